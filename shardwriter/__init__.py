@@ -1,0 +1,1 @@
+"""Datasets into sequential WebDataset tar shards, each with an index beside it."""

@@ -1,0 +1,1 @@
+"""Shards into training."""
