@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 MAX_UNPACKED: Final = 1 << 30
 """What a .gz or .npz field may unpack to, in bytes: a few kilobytes of gzip can claim terabytes."""
 
+TEXT_FIELDS: Final = ("txt", "text", "transcript", "html", "htm")
+INTEGER_FIELDS: Final = ("cls", "cls2", "class", "count", "index", "inx", "id")
+JSON_FIELDS: Final = ("json", "jsn")
+
 Encoder = Callable[[object], bytes]
 Decoder = Callable[[Buffer], object]
 
@@ -249,9 +253,9 @@ def _decode_pickle(_: Buffer) -> object:
 _PLAIN: Final = Codec(_encode_text, None)
 _JPEG: Final = Codec(_image_encoder("JPEG", quality=95, subsampling=0), None)
 _TABLE: Final[dict[str, Codec]] = {
-    **dict.fromkeys(("txt", "text", "transcript", "html", "htm"), Codec(_encode_text, _decode_text)),
-    **dict.fromkeys(("cls", "cls2", "class", "count", "index", "inx", "id"), Codec(_encode_integer, _decode_integer)),
-    **dict.fromkeys(("json", "jsn"), Codec(_encode_json, _decode_json)),
+    **dict.fromkeys(TEXT_FIELDS, Codec(_encode_text, _decode_text)),
+    **dict.fromkeys(INTEGER_FIELDS, Codec(_encode_integer, _decode_integer)),
+    **dict.fromkeys(JSON_FIELDS, Codec(_encode_json, _decode_json)),
     "npy": Codec(encode_npy, decode_npy),
     "npz": Codec(encode_npz, lambda data: decode_npz(data, MAX_UNPACKED)),
     **dict.fromkeys(("mp", "msg", "msgpack"), Codec(_encode_msgpack, _decode_msgpack)),
