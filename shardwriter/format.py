@@ -39,7 +39,7 @@ ALIGN: Final = 64
 MAX_HEADER: Final = 64 << 20
 _DTYPES: Final = frozenset({"|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f4", "<f8"})
 
-_KEY_BAD: Final = re.compile(r"[\x00-\x1f\x7f\\]")
+_KEY_BAD: Final = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 _FIELD: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 MAX_NAME: Final = 4096
 """Longest member name, in bytes of UTF-8 (rule N7)."""
@@ -102,7 +102,7 @@ def check_key(key: str) -> str:
     if "." in base:
         problem = "has a dot in its last part, where readers look for the field name"
     elif _KEY_BAD.search(key):
-        problem = "holds a control character or a backslash"
+        problem = "holds a control character, a backslash, or bytes that are not UTF-8"
     elif key.startswith("/") or "//" in key or key.endswith("/"):
         problem = "starts or ends with a slash, or has an empty part"
     elif any(part in (".", "..") for part in key.split("/")):
