@@ -7,7 +7,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ..errors import SourceError
 
@@ -57,6 +57,7 @@ class Record:
     where: str = ""
 
 
+@runtime_checkable
 class Source(Protocol):
     """A dataset to convert: the same records in the same order each time.
 
