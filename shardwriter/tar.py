@@ -93,6 +93,7 @@ def walk(buffer: Buffer, *, skipped: Callable[[str, str, int], None] | None = No
     _refuse_other_kinds(view)
     at = start = 0
     extended: dict[str, Any] = {}
+    pending = False
     while True:
         block = bytes(view[at : at + BLOCK])
         if len(block) < BLOCK:
@@ -103,7 +104,9 @@ def walk(buffer: Buffer, *, skipped: Callable[[str, str, int], None] | None = No
                 hint="write or copy it again",
             )
         if block == _ZERO:
-            _check_end(view, at, extended)
+            if pending:
+                raise TruncatedShard("an extension header is followed by the end mark", offset=start, rule="T2")
+            _check_end(view, at)
             return
         kind = block[156]
         size = _check_header(block, at)
@@ -115,6 +118,7 @@ def walk(buffer: Buffer, *, skipped: Callable[[str, str, int], None] | None = No
             if len(record) < size:
                 raise TruncatedShard("the shard ends inside an extension header", offset=at, rule="T2")
             _extend(extended, kind, record, at)
+            pending = pending or kind != 0x67  # a global header needs no member after it
             at = data + size + -size % BLOCK
             continue
         size = extended.get("size", size)
@@ -139,7 +143,7 @@ def walk(buffer: Buffer, *, skipped: Callable[[str, str, int], None] | None = No
         elif kind != 0x35 and not holds_data and skipped is not None:
             skipped(name, _NAMES.get(kind, f"entry of type {chr(kind)!r}"), start)
         at = start = data + size + -size % BLOCK
-        extended = {}
+        extended, pending = {}, False
 
 
 def _refuse_other_kinds(view: memoryview) -> None:
@@ -192,7 +196,7 @@ def _number(raw: bytes) -> int:
 
 
 def _text(raw: bytes) -> str:
-    # Names that are not UTF-8 become \xNN, so that they stay printable, distinct and JSON-able (rule N8).
+    # Bytes that are not UTF-8 become \xNN, so that names stay printable and JSON-able (rule N8).
     return raw.decode("utf-8", "backslashreplace")
 
 
@@ -212,7 +216,7 @@ def _extend(extended: dict[str, Any], kind: int, record: bytes, at: int) -> None
             if key == b"path":
                 extended["path"] = _text(value)
             elif key == b"size":
-                if not value.isdigit() or int(value) >= 1 << 62:
+                if not value.isdigit() or len(value) > 19 or int(value) >= 1 << 62:
                     raise HeaderError(f"a PAX record gives the size {value[:40]!r}", offset=at, rule="T6")
                 extended["size"] = int(value)
             elif key.startswith(b"GNU.sparse."):
@@ -238,9 +242,7 @@ def _pax(record: bytes, at: int) -> Iterator[tuple[bytes, bytes]]:
         record = record[length:]
 
 
-def _check_end(view: memoryview, at: int, extended: dict[str, Any]) -> None:
-    if extended:
-        raise TruncatedShard("an extension header is followed by the end mark", offset=at, rule="T2")
+def _check_end(view: memoryview, at: int) -> None:
     after = at + BLOCK
     if after < len(view) and bytes(view[after : after + BLOCK]).strip(b"\0"):
         raise TrailingData(
