@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 TRIES: Final = 3
 """Attempts of our own at each request, on top of the client's."""
-_CUT: Final = "it was cut short or replaced; upload it again, or make its index again"
+CUT: Final = "it was cut short or replaced; upload it again, or make its index again"
+"""Hint for an object that is shorter than its index says."""
 
 
 class Client(Protocol):
@@ -92,6 +93,12 @@ class RemoteStore:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["url"], state["connector"])  # type: ignore[misc]
 
+    def __copy__(self) -> RemoteStore:
+        return RemoteStore(self.url, self._connector)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RemoteStore:
+        return RemoteStore(self.url, self._connector)  # a copy within the process keeps its credentials
+
     def info(self, name: str) -> ObjectInfo:
         """As Store."""
         size, version = self._call(lambda client: client.head(check_name(name)), name)
@@ -113,9 +120,12 @@ class RemoteStore:
             data, found = client.get(name, start, end, version)
             if version is not None and found is not None and found != version:
                 raise ObjectChanged(f"the object has been replaced: version {found}, not {version}")
-            if len(data) != end - start:
-                raise _Retry(StoreError(f"{len(data)} bytes came instead of {end - start}", hint=_CUT))
-            return data
+            if len(data) == end - start:
+                return data
+            size, _ = client.head(name)
+            if size < end:
+                raise StoreError(f"the object has {size} bytes, not the {end} asked for", hint=CUT)
+            raise _Retry(StoreError(f"{len(data)} bytes came instead of {end - start}", hint="check the network"))
 
         return self._call(get, name, start)
 
@@ -165,7 +175,7 @@ class RemoteStore:
 
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(TRIES),
-            wait=tenacity.wait_exponential_jitter(initial=0.2, max=5, jitter=0.5),
+            wait=tenacity.wait_random_exponential(multiplier=0.5, max=5),
             retry=tenacity.retry_if_exception_type(_Retry),
             reraise=True,
         )
