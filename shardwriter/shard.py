@@ -12,9 +12,10 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from .aggregate import aggregate
 from .columns import ColumnBuilder
@@ -29,8 +30,7 @@ _FLUSH: Final = 4 << 20
 """Bytes that are hashed and written at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackedSample:
+class PackedSample(NamedTuple):
     """A checked sample: (field, bytes) in the order of the tar, the header of each, and its size in the tar."""
 
     key: str
@@ -50,9 +50,14 @@ def pack_sample(
     for field in fields:
         check_field(field)
     ordered = sorted(fields.items())
-    headers = [header_blocks(member_name(key, field), len(data)) for field, data in ordered]
-    size = sum(map(len, headers)) + sum(len(data) + -len(data) % BLOCK for _, data in ordered)
-    return PackedSample(key, ordered, headers, size, columns or {})
+    headers: list[bytes] = []
+    total = 0
+    for field, data in ordered:
+        size = len(data)
+        header = header_blocks(member_name(key, field), size)
+        headers.append(header)
+        total += len(header) + size + -size % BLOCK
+    return PackedSample(key, ordered, headers, total, columns or {})
 
 
 def sample_size(key: str, sizes: Mapping[str, int]) -> int:
@@ -90,17 +95,28 @@ class SourceDigest:
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
+        self._lines: list[str] = []
 
     def add(self, key: str, sizes: Iterable[tuple[str, int]], columns: Mapping[str, int | float]) -> None:
         """Add a sample; `sizes` are in the order of the tar."""
         # Names hold no control characters, so the lines can't be confused.
-        lines = [key, *(f"{field}\t{size}" for field, size in sizes)]
-        lines += [f"{name!r}\t{float(columns[name])!r}" for name in sorted(columns)]
-        self._hash.update(("\n".join(lines) + "\n\n").encode())
+        self._lines.append(key)
+        for field, size in sizes:
+            self._lines.append(f"{field}\t{size}")
+        for name in sorted(columns):
+            self._lines.append(f"{name!r}\t{float(columns[name])!r}")
+        self._lines.append("\n")
+        if len(self._lines) > 1000:
+            self._flush()
 
     def hexdigest(self) -> str:
         """The digest so far."""
+        self._flush()
         return self._hash.hexdigest()
+
+    def _flush(self) -> None:
+        self._hash.update("\n".join([*self._lines, ""]).encode())
+        self._lines.clear()
 
 
 class ShardBuilder:
@@ -124,6 +140,9 @@ class ShardBuilder:
             self._file = open(path, "xb")  # noqa: SIM115 - closed by finish and abort
         except OSError as error:
             raise _failed(path, error) from error
+        # Hashing and writing leave the GIL to the caller, who makes the next samples meanwhile.
+        self._writing = ThreadPoolExecutor(1, thread_name_prefix="shardwriter")
+        self._written: Future[None] | None = None
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._hash = hashlib.sha256()
@@ -138,14 +157,17 @@ class ShardBuilder:
             raise NameRefused("the key comes twice in this shard", rule="S2", hint="give every sample its own key")
         self._columns.add(sample.fields, sample.columns)
         self._keys.add(sample.key)
-        self._source.add(sample.key, [(field, len(data)) for field, data in sample.fields], sample.columns)
         start = at = self.bytes
         spans: dict[str, Span] = {}
+        sizes: list[tuple[str, int]] = []
         for (field, data), header in zip(sample.fields, sample.headers, strict=True):
-            self._pending += (header, data, padding(len(data)))
+            size = len(data)
+            sizes.append((field, size))
+            self._pending += (header, data, padding(size))
             at += len(header)
-            spans[field] = Span(at, len(data))
-            at += len(data) + -len(data) % BLOCK
+            spans[field] = Span(at, size)
+            at += size + -size % BLOCK
+        self._source.add(sample.key, sizes, sample.columns)
         self._spans.append(SampleSpans(sample.key, start, at, spans))
         self.samples += 1
         self.bytes = at
@@ -157,6 +179,8 @@ class ShardBuilder:
         """Write the end mark and close the file, which is then whole.  Raises StoreError."""
         self._pending.append(END)
         self._flush()
+        self._wait()
+        self._writing.shutdown()
         try:
             self._file.close()
         except OSError as error:
@@ -170,6 +194,7 @@ class ShardBuilder:
 
     def abort(self) -> None:
         """Close and remove the file; no error where it is gone already."""
+        self._writing.shutdown()
         try:
             self._file.close()
         except OSError:
@@ -181,6 +206,14 @@ class ShardBuilder:
         data = b"".join(self._pending)
         self._pending.clear()
         self._pending_bytes = 0
+        self._wait()
+        self._written = self._writing.submit(self._write, data)
+
+    def _wait(self) -> None:
+        if self._written is not None:
+            self._written.result()
+
+    def _write(self, data: bytes) -> None:
         self._hash.update(data)
         try:
             self._file.write(data)

@@ -68,16 +68,18 @@ def _pax_record(key: bytes, value: bytes) -> bytes:
     return str(length).encode() + body
 
 
-_TEMPLATE: Final = b"0000644\0" + b"0000000\0" + b"0000000\0"
-_TAIL: Final = b"ustar\x0000" + bytes(64) + b"0000000\0" + b"0000000\0"
+_OWNER: Final = b"0000644\0" + b"0000000\0" + b"0000000\0"
+_TIME: Final = b"00000000000\0"
+_TAIL: Final = bytes(100) + b"ustar\x0000" + bytes(64) + b"0000000\0" + b"0000000\0"
+_FIXED_SUM: Final = sum(_OWNER) + sum(_TIME) + sum(_TAIL) + 8 * 0x20
+"""The part of the checksum that is the same in every header; its own field counts as blanks."""
 
 
 def _block(name: bytes, prefix: bytes, size: int, kind: bytes) -> bytes:
     length = b"%011o\0" % size if size < 1 << 33 else b"\x80" + size.to_bytes(11, "big")
-    head = name.ljust(100, b"\0") + _TEMPLATE + length + b"00000000000\0"
-    tail = kind + bytes(100) + _TAIL + prefix.ljust(155, b"\0") + bytes(12)
-    total = sum(head) + sum(tail) + 8 * 0x20
-    return head + b"%06o\0 " % total + tail
+    total = _FIXED_SUM + sum(name) + sum(length) + sum(kind) + sum(prefix)
+    head = name.ljust(100, b"\0") + _OWNER + length + _TIME + b"%06o\0 " % total
+    return head + kind + _TAIL + prefix.ljust(167, b"\0")
 
 
 def walk(buffer: Buffer, *, skipped: Callable[[str, str, int], None] | None = None) -> Iterator[Member]:
