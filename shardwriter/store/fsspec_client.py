@@ -17,7 +17,7 @@ from .credentials import resolve
 from .forks import ForkedStoreWarning
 from .options import Options, plain_only, secret_values
 from .remote import Client
-from .urls import join_url
+from .urls import join_url, without_password
 
 _FORKED: Final = (
     "this process was forked from one that had used obstore, which can't run here, so it reads through fsspec, slowly: "
@@ -30,7 +30,7 @@ _ELSEWHERE: Final = "start this process with forkserver or spawn (DataLoader's m
 class FsspecConnector:
     """A root URL and the storage options that fsspec takes for its scheme."""
 
-    url: str
+    url: str = field(repr=False)
     options: Mapping[str, Any] = field(repr=False)
 
     def connect(self) -> Client:
@@ -49,8 +49,8 @@ class FsspecConnector:
         return FsspecClient(filesystem, root)
 
     def without_secrets(self) -> FsspecConnector:
-        """The same, to be pickled; options whose names suggest a secret are left out."""
-        return replace(self, options=plain_only(self.options))
+        """The same, to be pickled, less a password and the options whose names suggest a secret."""
+        return replace(self, url=without_password(self.url), options=plain_only(self.options))
 
     def secrets(self) -> tuple[str, ...]:
         """Texts that no message may show."""

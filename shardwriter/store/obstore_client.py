@@ -123,9 +123,11 @@ class ObstoreClient:
         if isinstance(error, NotSupportedError) and "Range" in text:
             hint = "use one that does, such as nginx; python -m http.server does not"
             return StoreError("the server does not serve parts of files", hint=hint), False
-        if isinstance(error, UnauthenticatedError) or "169.254.169.254" in text or "169.254.170.2" in text:
+        match = _STATUS.search(text)
+        asked_a_role = "169.254.169.254" in text or "169.254.170.2" in text  # the last of the usual places
+        if asked_a_role or (isinstance(error, UnauthenticatedError) and not match):
             return StoreError(f"no credentials were found: {_tail(text)}", hint=self._hint), False
-        if match := _STATUS.search(text):
+        if match:
             return self._explain_status(int(match[1]), match[2].strip(), _REPLY.search(text))
         if isinstance(error, ValueError):
             return StoreError(_tail(text)), False

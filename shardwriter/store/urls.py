@@ -101,6 +101,11 @@ def trim(url: str) -> str:
     return shortened + "/" if url.endswith("/") and len(shortened) == start and scheme in ("", "file") else shortened
 
 
+def without_password(url: str) -> str:
+    """`url` with the user in it but not the password: sftp://me:pw@host/x becomes sftp://me@host/x."""
+    return _USER.sub(r"\1\2@", url)
+
+
 def redact(text: str) -> str:
     """`text` with the passwords and queries of all URLs in it left out.
 

@@ -1,0 +1,231 @@
+"""Shards on a web server, and servers that misbehave."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from shardwriter.errors import ObjectChanged, ObjectNotFound, StoreError
+from shardwriter.store import contents, open_store
+
+Reply = Callable[["Handler", bytes], None]
+
+
+@dataclass
+class Server:
+    """A web server with files in memory; each entry of `faults` answers one GET in place of the right answer."""
+
+    url: str
+    files: dict[str, bytes]
+    tag: str | None = '"v1"'
+    faults: list[Reply] = field(default_factory=list)
+    requests: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+
+    def gets(self) -> int:
+        """Number of GET requests so far."""
+        return sum(method == "GET" for method, _, _ in self.requests)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Serves ranges, as web servers in front of datasets do."""
+
+    protocol_version = "HTTP/1.1"
+    state: Server
+
+    def do_GET(self) -> None:
+        """Answer, or do what the next fault says."""
+        self.state.requests.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
+        data = self.state.files.get(self.path.partition("?")[0])
+        if data is None:
+            self.send_error(404)
+        elif self.command == "GET" and self.state.faults:
+            self.state.faults.pop(0)(self, data)
+        elif "if-match" in self.headers and self.headers["if-match"] != self.state.tag:
+            self.send_error(412)
+        else:
+            self.answer(data)
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def answer(self, data: bytes, *, send: int | None = None, ranges: bool = True) -> None:
+        """Reply with `data` or its range; with only `send` bytes of it, and a length that agrees."""
+        start, end = 0, len(data)
+        if ranges and "range" in self.headers:
+            first, _, last = self.headers["range"].removeprefix("bytes=").partition("-")
+            start, end = int(first), min(end, int(last) + 1)
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")
+        else:
+            self.send_response(200)
+        body = data[start:end][:send]
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT")
+        if self.state.tag:
+            self.send_header("ETag", self.state.tag)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Stay quiet."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A web server with two shards."""
+    state = Server("", {"/sets/a%20b.tar": b"0123456789", "/sets/empty": b""})
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"state": state})) as http:
+        state.url = f"http://127.0.0.1:{http.server_port}/sets"
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield state
+        http.shutdown()
+        thread.join()
+
+
+def test_files_of_a_web_server(server: Server) -> None:
+    """Files are read whole, by range and as a mapping; names are percent-encoded on the way."""
+    store = open_store(server.url)
+    assert store.info("a b.tar").size == 10
+    assert store.read("a b.tar") == b"0123456789"
+    assert store.read("empty") == b""
+    assert store.read_range("a b.tar", 3, 5) == b"34"
+    with contents(store, "a b.tar") as view:
+        assert bytes(view) == b"0123456789"
+    with pytest.raises(ObjectNotFound):
+        store.info("nothing")
+
+
+def test_query_and_login_go_with_every_request(server: Server) -> None:
+    """A signature in the URL's query is sent each time, as is a login; errors and repr show neither."""
+    host = server.url.removeprefix("http://")
+    store = open_store(f"http://me:p%40ss@{host}?sig=a%2Fb")
+    store.read("a b.tar")
+    expected = "Basic " + base64.b64encode(b"me:p@ss").decode()
+    assert server.requests
+    for _, path, headers in server.requests:
+        assert path == "/sets/a%20b.tar?sig=a%2Fb"
+        assert headers["authorization"] == expected
+    server.faults = [lambda handler, data: handler.send_error(400)]
+    with pytest.raises(StoreError) as caught:
+        store.read_range("a b.tar", 0, 1)
+    for text in (str(caught.value), repr(store), store.url, repr(store.__dict__)):
+        assert "sig" not in text
+        assert "p%40ss" not in text
+        assert "p@ss" not in text
+
+
+def test_web_servers_can_not_be_listed_or_written(server: Server) -> None:
+    """Listing and writing are errors that say what a web server can't do."""
+    store = open_store(server.url)
+    with pytest.raises(StoreError) as listing:
+        list(store.list())
+    with pytest.raises(StoreError) as writing:
+        store.write("new", b"1")
+    assert "web servers" in str(listing.value.hint)
+    assert "web servers" in str(writing.value.hint)
+
+
+def test_servers_without_ranges(server: Server) -> None:
+    """A server that answers a range with the whole file is an error, never the wrong bytes."""
+    server.faults = [lambda handler, data: handler.answer(data, ranges=False)] * 3
+    with pytest.raises(StoreError, match="parts of files"):
+        open_store(server.url).read_range("a b.tar", 3, 5)
+
+
+def test_short_replies_are_asked_for_again(server: Server) -> None:
+    """A well-formed reply with too few bytes is not data; another try gets them all."""
+    server.faults = [lambda handler, data: handler.answer(data, send=2)]
+    assert open_store(server.url).read_range("a b.tar", 3, 8) == b"34567"
+    assert server.gets() == 2
+
+
+def test_replies_that_stay_short_are_an_error(server: Server) -> None:
+    """After three short replies the error tells how many bytes came."""
+    server.faults = [lambda handler, data: handler.answer(data, send=2)] * 3
+    with pytest.raises(StoreError, match="2 bytes came instead of 5") as caught:
+        open_store(server.url).read_range("a b.tar", 3, 8)
+    assert caught.value.offset == 3
+    assert server.gets() == 3
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_busy_servers_are_asked_again(server: Server, status: int) -> None:
+    """Passing failures of the server are waited out."""
+    server.faults = [lambda handler, data: handler.send_error(status)] * 2
+    assert open_store(server.url).read_range("a b.tar", 3, 8) == b"34567"
+
+
+def test_cut_connections_are_resumed(server: Server) -> None:
+    """A connection that breaks in the middle of the bytes costs a try, not the bytes."""
+
+    def cut(handler: Handler, data: bytes) -> None:
+        handler.send_response(206)
+        handler.send_header("Content-Range", f"bytes 3-7/{len(data)}")
+        handler.send_header("Content-Length", "5")
+        handler.end_headers()
+        handler.wfile.write(data[3:5])
+        handler.close_connection = True
+
+    server.faults = [cut]
+    assert open_store(server.url).read_range("a b.tar", 3, 8) == b"34567"
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+def test_refusals_are_final(server: Server, status: int) -> None:
+    """What the server refuses is not asked again, and the status is told."""
+    server.faults = [lambda handler, data: handler.send_error(status)] * 5
+    with pytest.raises(StoreError) as caught:
+        open_store(server.url).read_range("a b.tar", 3, 8)
+    assert server.gets() == 1
+    assert isinstance(caught.value, ObjectNotFound) == (status == 404)
+    assert status == 404 or str(status) in str(caught.value)
+
+
+def test_replaced_files_are_noticed(server: Server) -> None:
+    """A file whose ETag is another than asked for is ObjectChanged, also where the server ignores If-Match."""
+    store = open_store(server.url)
+    version = store.info("a b.tar").version
+    assert version == '"v1"'
+    server.tag = '"v2"'
+    with pytest.raises(ObjectChanged):
+        store.read_range("a b.tar", 0, 2, version=version)
+    server.faults = [lambda handler, data: handler.answer(data)]
+    with pytest.raises(ObjectChanged, match="v2"):
+        store.read_range("a b.tar", 0, 2, version=version)
+
+
+@pytest.mark.parametrize("tag", ['W/"v1"', None])
+def test_weak_tags_pin_nothing(server: Server, tag: str | None) -> None:
+    """A weak ETag can't be matched, and a missing one not at all: the object has no version, and reads go on."""
+    server.tag = tag
+    store = open_store(server.url)
+    assert store.info("a b.tar").version is None
+    assert store.read("a b.tar") == b"0123456789"
+
+
+def test_silent_servers_time_out(server: Server) -> None:
+    """A server that stops in the middle of its reply is left after read_timeout, and asked again."""
+    release = threading.Event()
+
+    def stall(handler: Handler, data: bytes) -> None:
+        handler.send_response(206)
+        handler.send_header("Content-Range", f"bytes 3-7/{len(data)}")
+        handler.send_header("Content-Length", "5")
+        handler.end_headers()
+        handler.wfile.write(data[3:5])
+        handler.wfile.flush()
+        release.wait(30)
+        handler.close_connection = True
+
+    server.faults = [stall]
+    try:
+        assert open_store(server.url, {"read_timeout": 0.3}).read_range("a b.tar", 3, 8) == b"34567"
+    finally:
+        release.set()
