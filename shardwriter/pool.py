@@ -21,6 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing.context import set_spawning_popen
 from types import FrameType, TracebackType
 from typing import IO, Any, Final, Self, TypeVar, cast
 
@@ -121,7 +122,12 @@ class _Worker:
     def ask(self, question: object) -> tuple[bool, Any]:
         """(True, result) or (False, exception).  Raises ShardError where the process is gone."""
         try:
-            pickle.dump(question, self.requests, pickle.HIGHEST_PROTOCOL)
+            # Stores keep their credentials only in a pickle that goes to a child; this one goes nowhere else.
+            set_spawning_popen(self.process)  # type: ignore[arg-type]
+            try:
+                pickle.dump(question, self.requests, pickle.HIGHEST_PROTOCOL)
+            finally:
+                set_spawning_popen(None)
             self.requests.flush()
             answer: tuple[bool, Any] = pickle.load(self.answers)  # noqa: S301 - from a process of our own
         except (OSError, EOFError, pickle.UnpicklingError):

@@ -20,7 +20,7 @@ from .tar import walk
 
 MAX_DAMAGE: Final = 100
 """Errors that are kept of one shard; the counts in `skipped` go on."""
-RESERVED: Final = frozenset({"__key__", "__url__", "__local_path__"})
+RESERVED: Final = frozenset({"__key__", "__url__", "__local_path__", "__repeat__"})
 """Fields that readers add to each sample themselves (rule S5)."""
 _SORT: Final = "make the tar again with its members sorted by name (tar --sort=name)"
 
