@@ -12,6 +12,7 @@ Nothing here reads or writes files.  FORMAT.md states the rules; the rule number
 from __future__ import annotations
 
 import json
+import math
 import re
 import zlib
 from collections.abc import Mapping
@@ -37,6 +38,7 @@ MAGIC: Final = b"SHRDSTRM"
 VERSION: Final = 1
 ALIGN: Final = 64
 MAX_HEADER: Final = 64 << 20
+_AGAIN: Final = "make the index again"
 _DTYPES: Final = frozenset({"|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f4", "<f8"})
 
 _KEY_BAD: Final = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
@@ -153,7 +155,7 @@ def narrow(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def pack(kind: str, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """The bytes of an index file (rules I1 to I4): magic, header length, JSON header, aligned little-endian arrays."""
+    """The bytes of an index file (rules I1 to I4): magic, length and checksum of the header, JSON header, arrays."""
     entries: dict[str, Any] = {}
     parts: list[bytes] = []
     at = 0
@@ -170,7 +172,7 @@ def pack(kind: str, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]])
     header = {"kind": kind, "version": VERSION, "meta": dict(meta), "arrays": entries, "crc32": zlib.crc32(data)}
     text = json.dumps(header, ensure_ascii=True, sort_keys=True, separators=(",", ":")).encode()
     text += b" " * (-(len(MAGIC) + 8 + len(text)) % ALIGN)
-    return MAGIC + len(text).to_bytes(8, "little") + text + data
+    return MAGIC + len(text).to_bytes(4, "little") + zlib.crc32(text).to_bytes(4, "little") + text + data
 
 
 def unpack(buffer: Buffer, *, check: bool = True) -> tuple[str, dict[str, Any], dict[str, NDArray[Any]]]:
@@ -182,15 +184,14 @@ def unpack(buffer: Buffer, *, check: bool = True) -> tuple[str, dict[str, Any], 
     view = memoryview(buffer).toreadonly()
     header, data = _header(view)
     if check and zlib.crc32(data) != header["crc32"]:
-        raise IndexFormatError("the checksum of the index does not match", rule="I4", hint="make the index again")
+        raise IndexFormatError("the checksum of the index does not match", rule="I4", hint=_AGAIN)
     arrays: dict[str, NDArray[Any]] = {}
     at = 0
     for name, entry in sorted(header["arrays"].items(), key=lambda item: item[1]["span"]):
         dtype, shape, (low, high) = entry["dtype"], entry["shape"], entry["span"]
-        count = int(np.prod(shape, dtype=object)) if shape else 1
-        if dtype not in _DTYPES or any(not isinstance(n, int) or n < 0 for n in shape):
-            raise IndexFormatError(f"array {name!r} has an unknown type or shape", rule="I3")
-        if low != at or high - low != count * np.dtype(dtype).itemsize or high > len(data):
+        if dtype not in _DTYPES:
+            raise IndexFormatError(f"array {name!r} has the unknown type {dtype!r}", rule="I3")
+        if low != at or high - low != math.prod(shape) * np.dtype(dtype).itemsize or high > len(data):
             raise IndexFormatError(f"array {name!r} does not lie where it should", rule="I3")
         arrays[name] = np.frombuffer(data[low:high], dtype=dtype).reshape(shape)
         at = high + -high % ALIGN
@@ -201,22 +202,33 @@ def unpack(buffer: Buffer, *, check: bool = True) -> tuple[str, dict[str, Any], 
 
 def _header(view: memoryview) -> tuple[dict[str, Any], memoryview]:
     if len(view) < len(MAGIC) + 8 or bytes(view[: len(MAGIC)]) != MAGIC:
-        raise IndexFormatError("not an index file: it does not start with SHRDSTRM", rule="I1")
-    length = int.from_bytes(view[8:16], "little")
+        raise IndexFormatError("not an index file: it does not start with SHRDSTRM", rule="I1", hint=_AGAIN)
+    length, checksum = int.from_bytes(view[8:12], "little"), int.from_bytes(view[12:16], "little")
     if length > MAX_HEADER or 16 + length > len(view):
-        raise IndexFormatError(f"the index was cut, or its header length {length} is absurd", rule="I1")
+        raise IndexFormatError(f"the index was cut, or its header length {length} is absurd", rule="I1", hint=_AGAIN)
+    text = bytes(view[16 : 16 + length])
+    if zlib.crc32(text) != checksum:
+        raise IndexFormatError("the checksum of the index's header does not match", rule="I1", hint=_AGAIN)
     try:
-        header = json.loads(bytes(view[16 : 16 + length]))
-        version, kind = header["version"], header["kind"]
-        entries = header["arrays"]
-        known = isinstance(kind, str) and isinstance(header["meta"], dict) and isinstance(header["crc32"], int)
-        known = known and all(
-            len(e["span"]) == 2 and e["dtype"] and isinstance(e["shape"], list) for e in entries.values()
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise IndexFormatError(f"the header of the index can't be read ({error})", rule="I2") from None
-    if version != VERSION:
-        raise IndexFormatError(f"index version {version}; this release reads version {VERSION}", rule="I2")
+        header = json.loads(text)
+        version = header["version"]
+        if version != VERSION:
+            raise IndexFormatError(f"index version {version!r}; this release reads version {VERSION}", rule="I2")
+        known = isinstance(header["kind"], str) and isinstance(header["meta"], dict)
+        known = known and isinstance(header["crc32"], int) and all(map(_is_entry, header["arrays"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, IndexFormatError):
+            raise
+        raise IndexFormatError(f"the header of the index can't be read ({error})", rule="I2", hint=_AGAIN) from None
     if not known:
-        raise IndexFormatError("the header of the index lacks a part", rule="I2")
+        raise IndexFormatError("the header of the index lacks a part", rule="I2", hint=_AGAIN)
     return header, view[16 + length :]
+
+
+def _is_entry(entry: Any) -> bool:
+    """Whether this describes an array: dtype, shape and span of the right types."""
+    span, shape = entry["span"], entry["shape"]
+    numbers = (
+        isinstance(span, list) and isinstance(shape, list) and all(type(n) is int and n >= 0 for n in span + shape)
+    )
+    return numbers and len(span) == 2 and isinstance(entry["dtype"], str)

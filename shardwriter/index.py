@@ -75,7 +75,7 @@ def index_shards(
 
     Hidden files and folders are passed over.  `index` is the folder or URL for the index (None: beside the shards).
     `workers` processes (None: one a CPU) read each shard once.  `on_error="salvage"` keeps the whole samples of damaged
-    shards and reports the rest; see FORMAT.md, S6.  `reuse` keeps sidecars whose shard still has the size that they
+    shards and reports the rest; see FORMAT.md, S7.  `reuse` keeps sidecars whose shard still has the size that they
     give.  `progress` shows a bar (None: on terminals).
 
     Raises FormatError with shard and offset for the first damaged shard, ObjectNotFound where there are no shards,

@@ -80,7 +80,9 @@ class ShardTable:
                 names.setdefault(name, len(names))
         if len(names) > MAX_FIELDS:
             raise FormatError(
-                f"the shard has {len(names)} different field names, at most {MAX_FIELDS} are allowed", rule="S6"
+                f"the shard has {len(names)} different field names, at most {MAX_FIELDS} are allowed",
+                rule="S6",
+                hint="a field name starts at the first dot of the file name; rename files whose key has dots",
             )
         offsets = np.zeros((len(samples), len(names)), "<u8")
         sizes = np.zeros((len(samples), len(names)), "<u8")
@@ -120,6 +122,9 @@ class ShardTable:
             n = len(table)
             fits = kind == "shard" and table.field_offsets.shape == table.field_sizes.shape == (n, len(fields))
             fits = fits and table.key_offsets.shape == (n + 1,) and all(c.shape == (n,) for c in columns.values())
+            fits = fits and table.starts.shape == (n,) and table.key_bytes.shape == (int(table.key_offsets[-1]),)
+            spans = (table.starts, table.field_offsets, table.field_sizes, table.key_offsets)
+            fits = fits and all(array.dtype.kind == "u" for array in spans)
             fits = fits and isinstance(meta["bytes"], int) and len(bytes.fromhex(meta["sha256"])) == 32
         except (KeyError, TypeError, ValueError) as error:
             raise IndexFormatError(f"this is no complete sidecar ({error})", rule="I5") from None
@@ -212,7 +217,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, buffer: Buffer) -> Self:
-        """Read a manifest; arrays are views of `buffer`.  Raises IndexFormatError where its parts do not fit together."""
+        """Read a manifest; arrays are views of `buffer`.  Raises IndexFormatError where its parts do not fit."""
         kind, meta, arrays = unpack(buffer)
         try:
             part = {prefix: _named(arrays, prefix) for prefix in ("total", "cells", "counts", "bounds")}
@@ -221,10 +226,13 @@ class Manifest:
                 arrays["name_offsets"], arrays["name_bytes"], arrays["sizes"], arrays["samples"], arrays["digests"],
                 part["total"], histograms, meta,
             )  # fmt: skip
-        except KeyError as error:
-            raise IndexFormatError(f"the manifest lacks {error}", rule="I6") from None
-        s = len(manifest)
+            s = len(manifest)
+        except (KeyError, TypeError) as error:
+            raise IndexFormatError(f"this is no complete manifest ({error})", rule="I6") from None
         fits = kind == "dataset" and manifest.name_offsets.shape == (s + 1,) and manifest.sizes.shape == (s,)
+        fits = fits and manifest.name_offsets.dtype.kind == manifest.sizes.dtype.kind == "u"
+        fits = fits and manifest.samples.dtype.kind == "u" and manifest.samples.shape == (s,)
+        fits = fits and manifest.name_bytes.shape == (int(manifest.name_offsets[-1]),)
         fits = fits and manifest.digests.shape == (s, 32) and all(t.shape == (s, 3) for t in manifest.totals.values())
         fits = fits and all(c.shape == (s, len(g)) and len(b) == len(g) for g, c, b in histograms.values())
         if not fits:
