@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..errors import EncodeError, NameRefused, ShardError, SourceError
+from ..errors import DecodeError, EncodeError, NameRefused, ShardError, SourceError
 from ..fields import INTEGER_FIELDS, JSON_FIELDS, TEXT_FIELDS, decode, encode
 from ..format import check_field, check_key
 from .base import FileRef, Record
@@ -98,7 +98,7 @@ class TableSource:
             where = f"{name} line {line}"
             try:
                 yield self._record(number, values, where)
-            except (EncodeError, NameRefused, SourceError) as error:
+            except (DecodeError, EncodeError, NameRefused, SourceError) as error:
                 raise SourceError(f"{where}: {error.fact}", field=error.field, hint=error.hint) from None
 
     def _record(self, number: int, values: Mapping[str | int, Any], where: str) -> Record:
