@@ -148,6 +148,17 @@ def walk(buffer: Buffer, *, skipped: Callable[[str, str, int], None] | None = No
         extended, pending = {}, False
 
 
+def header_before(buffer: Buffer, offset: int) -> tuple[str, int]:
+    """Name and size that the header block right before a member's bytes gives; for spot checks of an index.
+
+    The name is cut where it lies in an extension header.  Raises HeaderError where there is no header.
+    """
+    block = bytes(memoryview(buffer)[max(0, offset - BLOCK) : offset])
+    if len(block) < BLOCK or block == _ZERO:
+        raise HeaderError("no header stands before this member", offset=offset, rule="T3")
+    return _name(block), _check_header(block, offset - BLOCK)
+
+
 def _refuse_other_kinds(view: memoryview) -> None:
     if len(view) == 0:
         raise TruncatedShard(

@@ -24,7 +24,8 @@ TAILS: Final = get_args(Tail)
 class Turns:
     """Position -> (lane, number within the lane), for lanes that take turns until each has given all it has.
 
-    `counts` [lanes]: how many batches each lane has.  Memory and time are of the order of the lanes, not of the batches.
+    `counts` [lanes]: how many batches each lane has.  Memory and time are of the order of the lanes, not of the
+    batches.
     """
 
     def __init__(self, counts: NDArray[Any]) -> None:

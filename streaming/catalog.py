@@ -1,0 +1,208 @@
+"""Opens a dataset: which shards, how many samples in each, and where each sample's fields lie.
+
+>>> catalog = open_catalog("/data/cc3m")
+>>> len(catalog), catalog.counts.sum()
+(332, 3318333)
+
+Only manifests are read here; the table of a shard is read when a sample of it is wanted.  A dataset without an index is
+indexed first: beside its shards where the user named a local folder that can be written, else in the user's cache
+folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwriter.errors import ObjectNotFound
+from shardwriter.format import PARTIAL
+from shardwriter.index import build_index
+from shardwriter.open import load_manifest, load_table
+from shardwriter.store import Store, join_url, open_store
+from shardwriter.table import Manifest, ShardTable
+
+from .errors import DatasetNotFound
+from .source import Listing, Source, list_shards, shards_below
+
+log = logging.getLogger("shardstream")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of one manifest: the shards, and the stores that hold them and their sidecars."""
+
+    shards: Store
+    index: Store
+    manifest: Manifest
+    rows: NDArray[np.int64]
+
+
+class Catalog:
+    """The shards of a dataset, numbered 0 ... len - 1 in reading order.  Picklable; holds no open file."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = tuple(parts)
+        self._starts = np.cumsum([0, *(len(p.rows) for p in parts)])
+        self.counts: NDArray[np.int64] = np.concatenate(
+            [p.manifest.samples[p.rows].astype(np.int64) for p in parts] or [np.zeros(0, np.int64)]
+        )
+        """[shards]: samples of each shard."""
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def bytes(self) -> int:
+        """Size of all shards."""
+        return sum(int(p.manifest.sizes[p.rows].sum()) for p in self._parts)
+
+    def digest(self) -> str:
+        """A short name for the content: it changes with the bytes or the order of any shard, not with their place."""
+        state = hashlib.sha256()
+        for part in self._parts:
+            state.update(part.manifest.digests[part.rows].tobytes())
+        state.update(self.counts.astype("<i8").tobytes())
+        return state.hexdigest()[:24]
+
+    def _find(self, shard: int) -> tuple[Part, int]:
+        which = int(np.searchsorted(self._starts, shard, side="right")) - 1
+        part = self._parts[which]
+        return part, int(part.rows[shard - int(self._starts[which])])
+
+    def locate(self, shard: int) -> tuple[Store, str]:
+        """The store that holds a shard, and its name there."""
+        part, row = self._find(shard)
+        return part.shards, part.manifest.name(row)
+
+    def url(self, shard: int) -> str:
+        """Where a shard is, for people to read."""
+        store, name = self.locate(shard)
+        return join_url(store.url, name)
+
+    def table(self, shard: int) -> ShardTable:
+        """The sidecar of a shard.  Raises IndexMismatch where it does not fit the manifest, naming both numbers."""
+        part, row = self._find(shard)
+        return load_table(part.index, part.manifest, row)
+
+
+def open_catalog(
+    source: Source | Sequence[Source],
+    *,
+    index: str | os.PathLike[str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    salvage: bool = False,
+    workers: int | None = None,
+) -> Catalog:
+    """Find the shards of `source` and their index; make the index where there is none, and say so in the log.
+
+    `index` is the folder or URL of the index where it is not beside the shards.  `salvage` indexes the whole samples of
+    damaged shards instead of raising.
+    """
+    listings = list_shards(source, options)
+    places = [
+        index if len(listings) == 1 or index is None else join_url(os.fspath(index), f"part-{i}")
+        for i in range(len(listings))
+    ]
+    return Catalog(
+        [
+            _open_part(x, place, options, salvage=salvage, workers=workers)
+            for x, place in zip(listings, places, strict=True)
+        ]
+    )
+
+
+def _open_part(
+    listing: Listing,
+    index: str | os.PathLike[str] | None,
+    options: Mapping[str, Any] | None,
+    *,
+    salvage: bool,
+    workers: int | None,
+) -> Part:
+    shards = open_store(listing.root, options)
+    place = shards if index is None else open_store(index, options)
+    part = _indexed(listing, shards, place, options)
+    if part is not None:
+        return part
+    if listing.whole and _exists(shards, PARTIAL):
+        raise DatasetNotFound(
+            f"{shards.url!r} is still being written, or writing it was interrupted ({PARTIAL} is there)",
+            hint="run the conversion again with resume=True",
+        )
+    names = list(listing.names) or shards_below(listing.root, options)
+    if index is None and not (listing.whole and shards.path is not None and shards.writable()):
+        place = open_store(_cache() / "index" / _identity(shards, names))
+    with _lock(_cache() / "locks" / f"{_identity(shards, names)}.lock"):
+        part = _indexed(Listing(listing.root, tuple(names), listing.whole), shards, place, options)
+        if part is not None:
+            return part
+        start = time.monotonic()
+        report = build_index(shards, names, place, on_error="salvage" if salvage else "raise", workers=workers)
+        log.warning(
+            "%s had no index: indexed %s shards, %s samples in %.1f s, kept in %s",
+            shards.url, f"{len(names):,}", f"{report.samples:,}", time.monotonic() - start, place.url,
+        )  # fmt: skip
+        for line in report.damaged:
+            log.warning("%s", line)
+    return Part(shards, place, load_manifest(place), np.arange(len(names)))
+
+
+def _indexed(listing: Listing, shards: Store, place: Store, options: Mapping[str, Any] | None) -> Part | None:
+    """The part, if the manifest at `place` lists all the shards; None where there is no manifest or not all are in
+    it.
+    """
+    try:
+        manifest = load_manifest(place)
+    except ObjectNotFound:
+        return None
+    if manifest.base is not None:
+        shards = open_store(manifest.base, options)
+    if listing.whole:
+        return Part(shards, place, manifest, np.arange(len(manifest)))
+    rows = {name: i for i, name in enumerate(manifest.names())}
+    if not all(name in rows for name in listing.names):
+        return None
+    return Part(shards, place, manifest, np.array([rows[name] for name in listing.names], np.int64))
+
+
+def _exists(store: Store, name: str) -> bool:
+    try:
+        store.info(name)
+    except ObjectNotFound:
+        return False
+    return True
+
+
+def _identity(shards: Store, names: Sequence[str]) -> str:
+    """A name for exactly these shards in this state: it changes when one is added or replaced by another size."""
+    infos = [shards.info(name) for name in names]
+    root = os.path.abspath(shards.path) if shards.path is not None else shards.url
+    stated = [root, *((i.name, i.size, i.version) for i in infos)]
+    return hashlib.sha256(json.dumps(stated).encode()).hexdigest()[:32]
+
+
+def _cache() -> Path:
+    from platformdirs import user_cache_path
+
+    return user_cache_path("shardstream")
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """One process of this machine at a time; the lock dies with its holder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,324 @@
+"""StreamingDataset: shards in, batches out, for this rank and worker.
+
+>>> train = StreamingDataset("s3://bucket/cc3m", batch=FixedBatch(256, size=224), shuffle=True, seed=7)
+>>> len(train)
+12961
+>>> for batch in torch.utils.data.DataLoader(train, batch_size=None, num_workers=8):
+...     batch["jpg"].shape, batch["txt"][0], batch["__state__"]["position"]
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from .batch import collate as default_collate
+from .catalog import open_catalog
+from .decode import Decode, Decoders, guarded
+from .epochs import Epochs
+from .errors import BatchError, PlanError, StateError, TooManySkipped
+from .fetch import Fetcher
+from .pipeline import FieldChoice, OnError, Readahead, SampleMaker, Skips, Transform
+from .place import cores, resolve_place
+from .plan import FixedBatch, Plan, SampleGenerators, SampleRefs, Share, Shuffle, Tail, make_state, read_state
+from .source import Source
+
+log = logging.getLogger("shardstream")
+RUN: Final = 64
+"""Single samples that one unit of work holds when they are decoded; RAW_RUN when they are not."""
+RAW_RUN: Final = 512
+MAX_THREADS: Final = 16
+
+
+class _Unit(NamedTuple):
+    """A piece of work: its steps, and the samples of all of them together."""
+
+    steps: list[int]
+    repeats: list[bool]
+    refs: SampleRefs
+
+
+class StreamingDataset(IterableDataset[dict[str, Any]]):
+    """Batches (or single samples, with batch=None) of the shards at `source`.
+
+    source       a folder or URL with an index, a brace or glob pattern of shards, or a list of these.  Without an index
+                 it is made first, which takes one pass over the shards
+    batch        FixedBatch(n, size=...), or None for samples shaped as the webdataset package shapes them
+    shuffle      True, False or Shuffle(shards=, buffer=): how far samples are mixed; seed: any whole number
+    fields       names of the fields to give ("jpg;png" takes the first that a sample has), a dict from new name to
+                 name, or None for all
+    decode       True: by field name; False: bytes; a dict: functions of bytes for some fields, by name for the others
+    transform    transform(sample, rng) -> sample, on decoded samples; rng is a numpy Generator that is a function of
+                 seed, epoch and sample only
+    tail         what happens to micro-batches that would make ranks unequal: "drop" (default with shuffle), "pad"
+                 (default without): some come again, flagged in `__repeat__`, "uneven": ranks differ by up to one
+    on_error     "raise", or "skip": leave out samples that can't be decoded or lack a field, say so in the log and in
+                 the batch's `__skipped__`, and give up after `skip_limit` of them in an epoch of one reader
+    collate      samples -> batch, in place of the default
+    lanes        parallel tracks of the plan (see Plan); part of the order
+    threads      threads that fetch and decode ahead (default: this reader's share of the cores); 0: none
+    ahead_bytes  bound on what they hold
+    index        where the index is, if not beside the shards; storage_options: endpoint_url, key, secret, anon, ...
+    rank, world_size   default: torch.distributed if initialised, else RANK and WORLD_SIZE, else one rank
+
+    A batch is a dict: images uint8 [n, 3, h, w], whole numbers int64 [n], arrays stacked [n, ...], text and keys
+    lists of n; `__key__` is there always, and `__state__` is the state to save to go on behind this batch.
+
+    Each iteration is the next epoch; `set_epoch` and `load_state_dict` say where the next one starts.  Works in the
+    trainer's process, under torch's DataLoader (batch_size=None), torchdata's StatefulDataLoader and StreamingLoader.
+    """
+
+    def __init__(
+        self,
+        source: Source | Sequence[Source],
+        *,
+        batch: FixedBatch | None = None,
+        shuffle: bool | Shuffle = False,
+        seed: int = 0,
+        fields: Sequence[str] | Mapping[str, str] | None = None,
+        decode: Decode = True,
+        transform: Transform | None = None,
+        tail: Tail | None = None,
+        on_error: OnError = "raise",
+        skip_limit: int = 1000,
+        collate: Callable[[Sequence[dict[str, Any]]], Any] | None = None,
+        lanes: int | None = None,
+        threads: int | None = None,
+        ahead_bytes: int = 256 << 20,
+        index: str | os.PathLike[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        if on_error not in ("raise", "skip"):
+            raise PlanError(f"on_error={on_error!r}", hint="it is 'raise' or 'skip'")
+        if threads is not None and threads < 0:
+            raise PlanError(f"threads={threads!r}: 0 for none, or a positive number")
+        self.place = resolve_place(rank, world_size)
+        self.catalog = open_catalog(source, index=index, options=storage_options, salvage=on_error == "skip")
+        self.plan = Plan.make(
+            self.catalog.counts,
+            batch=batch,
+            shuffle=shuffle,
+            seed=seed,
+            lanes=lanes,
+            tail=tail,
+            world_size=self.place.world_size,
+            dataset=self.catalog.digest(),
+        )
+        """The plan: print it to see steps, tail and which worker counts read no byte twice."""
+        self.skips = Skips()
+        """What was left out under on_error="skip" in this process, in the current epoch."""
+        self.threads = threads
+        self.ahead_bytes = ahead_bytes
+        self._choice = FieldChoice(fields)
+        self._decode = decode
+        self._size = batch.size if batch is not None and isinstance(batch.size, tuple) else None
+        self._transform = transform
+        self._collate = collate or default_collate
+        self._on_error: OnError = on_error
+        self._skip_limit = skip_limit
+        self._epochs = Epochs()
+        self._passes = 0
+        self._loaded: dict[str, Any] | None = None
+        self._done: dict[str, Any] | None = None
+        self._report()
+
+    def _report(self) -> None:
+        """Say before the first batch what the tail will do; refuse an epoch that would have no batch at all."""
+        tail = self.plan.tail_report()
+        if self.plan.samples and not self.plan.steps():
+            raise PlanError(
+                f"tail='drop' leaves no batch: {self.plan.samples:,} samples in {self.plan.batch} make "
+                f"{self.plan.full} full micro-batches for {self.plan.world_size} ranks",
+                hint="use smaller batches, fewer ranks, or tail='pad'",
+            )
+        if self.place.rank == 0 and (tail.dropped_samples or tail.repeated_samples):
+            log.warning("%s", str(self.plan).splitlines()[2])
+
+    def __len__(self) -> int:
+        """Batches (or samples) that this rank yields in a whole epoch, over all its workers together."""
+        return self.plan.steps(rank=self.place.rank)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is this epoch, from its start; also for workers that are running already."""
+        if not isinstance(epoch, int) or epoch < 0:
+            raise PlanError(f"set_epoch({epoch!r}): epochs count from 0")
+        self._loaded = self._done = None
+        self._epochs.request(epoch=epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state behind the last sample or batch that this object gave: {version, fingerprint, epoch, position}.
+
+        Raises StateError where torch's DataLoader reads this dataset in worker processes, which run ahead of the
+        trainer: save the `__state__` of the last batch then, or use StreamingLoader or StatefulDataLoader.
+        """
+        if self._done is not None:
+            return dict(self._done)
+        if self._loaded is not None:
+            return dict(self._loaded)
+        if get_worker_info() is None and self._epochs.in_workers:
+            raise StateError(
+                "worker processes read this dataset, and run ahead of the batches that you have seen",
+                hint="save batch['__state__'] of the last batch, or use StreamingLoader or StatefulDataLoader",
+            )
+        epoch, position = self._epochs.upcoming()
+        return make_state(self.plan.fingerprint(), epoch=epoch, position=position)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next iteration goes on behind `state`, on this number of ranks and workers, whatever it was saved on.
+
+        Raises StateError, and StateMismatch for a state of another dataset or configuration.
+        """
+        epoch, position = read_state(state, self.plan.fingerprint())
+        self._done = None
+        self._loaded = dict(state)
+        if get_worker_info() is None:
+            self._epochs.request(epoch=epoch, position=position)
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        # Workers of one DataLoader pass share its base seed; persistent ones go through their passes in step.
+        pass_id = hash((info.seed - info.id, self._passes)) if info else self._passes
+        self._passes += 1
+        if info:
+            self._epochs.mark_workers()
+        epoch, share = self._begin(pass_id, worker, workers, in_worker=info is not None)
+        self._loaded = None
+        self.skips = Skips()
+        return self._run(epoch, share)
+
+    def _begin(self, pass_id: int, worker: int, workers: int, *, in_worker: bool) -> tuple[int, Share]:
+        loaded = self._loaded if in_worker else None
+        start, skip = 0, 0
+        if loaded is not None:
+            epoch, start, skip = _worker_state(loaded, worker, workers)
+        else:
+            epoch, start = self._epochs.begin(pass_id)
+        if loaded is not None or (start and not self.plan.steps(start=start)):
+            if not self.plan.steps(start=start):
+                epoch, start, skip = epoch + 1, 0, 0
+            self._epochs.begin_at(pass_id, epoch)
+        return epoch, Share(self.place.rank, self.place.world_size, worker, workers, start, skip)
+
+    def upcoming(self) -> tuple[int, int]:
+        """(epoch, position) at which the next iteration will start."""
+        epoch, start = self._epochs.upcoming()
+        return (epoch, start) if not start or self.plan.steps(start=start) else (epoch + 1, 0)
+
+    def state_after(self, epoch: int, start: int, steps: int) -> dict[str, Any]:
+        """The state when each rank has done `steps` steps of an iteration that began at `start`."""
+        position = start + steps * self.place.world_size
+        if not self.plan.steps(start=position):
+            epoch, position = epoch + 1, 0
+        return make_state(self.plan.fingerprint(), epoch=epoch, position=position)
+
+    def _run(self, epoch: int, share: Share) -> Iterator[Any]:
+        turns = share.turns(self.plan.steps(start=share.start, rank=share.rank))
+        maker_threads = self._thread_count(share.workers)
+        with Fetcher(self.catalog, self._choice.read) as fetcher:
+            maker = SampleMaker(
+                fetcher,
+                self.catalog.url,
+                self._choice,
+                Decoders(self._decode, self._size),
+                self._transform,
+                SampleGenerators(self.plan.seed, epoch),
+                self._on_error,
+            )
+            units = self._units(epoch, share, turns)
+            work = Readahead(lambda u: self._work(maker, u), units, threads=maker_threads, ahead_bytes=self.ahead_bytes)
+            for unit, items, errors in work:
+                self._count(errors)
+                for step, item in zip(unit.steps, items, strict=True):
+                    state = self.state_after(epoch, share.start, step + 1)
+                    self._done = self._worker_mark(state, epoch, share, step)
+                    if item is None:
+                        continue
+                    if self.plan.batch is not None and isinstance(item, dict):
+                        item["__state__"] = state
+                    yield item
+
+    def _units(self, epoch: int, share: Share, turns: int) -> Iterator[_Unit]:
+        """The work of this reader, in order.  The plan is evaluated here, in the consumer's thread, unit by unit."""
+        cursor = self.plan.epoch(epoch).cursor(capacity=self.plan.lanes + 1)
+        most = 1 if self.plan.batch else RUN if self._decode is not False else RAW_RUN
+        done, size = 0, min(most, 8)
+        while done < turns:
+            these = np.arange(done, min(done + size, turns))
+            sources = [self.plan.source(p) for p in share.positions(these).tolist()]
+            refs = cursor.samples(np.array([p for p, _ in sources], dtype=np.int64))
+            yield _Unit(share.steps(these).tolist(), [again for _, again in sources], refs)
+            done, size = done + len(these), min(most, 2 * size)
+
+    def _work(self, maker: SampleMaker, unit: _Unit) -> tuple[_Unit, list[Any], list[Exception]]:
+        samples, errors = maker.samples(unit.refs)
+        padded = self.plan.tail == "pad"
+        if self.plan.batch is None:
+            if padded:
+                for sample, again in zip(samples, unit.repeats, strict=True):
+                    if sample is not None:
+                        sample["__repeat__"] = again
+            return unit, list(samples), list(errors)
+        whole = [s for s in samples if s is not None]
+        if not whole:
+            raise BatchError("every sample of a batch was skipped").at(
+                key=errors[0].key, shard=errors[0].shard
+            ) from errors[0]
+        for sample in whole:
+            sample.pop("__url__", None)
+        batch = guarded(self._collate, whole)
+        if isinstance(batch, dict):
+            if padded:
+                batch["__repeat__"] = torch.full((len(whole),), unit.repeats[0])
+            if self._on_error == "skip":
+                batch["__skipped__"] = [error.key for error in errors]
+        return unit, [batch], list(errors)
+
+    def _worker_mark(self, state: dict[str, Any], epoch: int, share: Share, step: int) -> dict[str, Any]:
+        """In a worker process the state also says what this worker has done; see _worker_state."""
+        if get_worker_info() is None:
+            return state
+        turns = (step - share.worker) // share.workers + 1
+        return state | {"worker": [share.worker, share.workers, epoch, share.start, turns]}
+
+    def _count(self, errors: Sequence[Exception]) -> None:
+        for error in errors:
+            self.skips.count += 1
+            if len(self.skips.examples) < 10:
+                self.skips.examples.append(str(error))
+                log.warning("skipped a sample: %s", error)
+            if self.skips.count > self._skip_limit:
+                raise TooManySkipped(
+                    f"more than {self._skip_limit} samples were skipped; the last: {error}",
+                    hint="repair the data, or raise skip_limit",
+                )
+
+    def _thread_count(self, workers: int) -> int:
+        if self.threads is not None:
+            return self.threads
+        return max(1, min(MAX_THREADS, cores() // (workers * self.place.local_world_size)))
+
+
+def _worker_state(state: Mapping[str, Any], worker: int, workers: int) -> tuple[int, int, int]:
+    """(epoch, start, turns done) for a worker that loads a state.
+
+    A state that was taken inside worker processes names the worker: each then goes on behind its own last turn.  Any
+    other state counts for the whole rank.
+    """
+    mark = state.get("worker")
+    if isinstance(mark, (list, tuple)) and len(mark) == 5:
+        if list(mark[:2]) != [worker, workers]:
+            raise StateError(
+                f"the state of worker {mark[0]} of {mark[1]} was loaded into worker {worker} of {workers}",
+                hint="a StatefulDataLoader resumes with the same num_workers; a batch's own `__state__` with any",
+            )
+        return int(mark[2]), int(mark[3]), int(mark[4])
+    return int(state["epoch"]), int(state["position"]), 0

@@ -1,0 +1,109 @@
+"""Which epoch, and from where: agreed upon between the trainer's process and its workers without a lock or a barrier.
+
+>>> epochs = Epochs()
+>>> epochs.request(epoch=3, position=40)
+>>> epochs.begin(pass_id=1), epochs.begin(pass_id=1), epochs.begin(pass_id=2)
+((3, 40), (3, 40), (4, 0))
+
+A pass is one iteration over the dataset, by however many workers.  All workers of a pass call `begin` with the same
+pass_id, and all get the same answer: the first pass after a request starts where the request says, and each pass after
+it is the next epoch.  The state is five 64-bit words in memory that forked and spawned workers share: three that only
+the trainer's process writes before a pass starts, and one that every worker of a pass writes with the same value, in
+one store, so that it does not matter who comes first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+_EPOCH_BITS: Final = 31
+_SERIAL_BITS: Final = 8
+_TAG_BITS: Final = 23
+
+
+class Epochs:
+    """The next epoch and position; see above.  Pickling keeps the memory shared only with a child being started."""
+
+    def __init__(self) -> None:
+        self._words = _shared(np.array([0, 0, 0, -1, 0], dtype=np.int64))
+
+    def request(self, *, epoch: int, position: int = 0) -> None:
+        """The next pass is this epoch, from this position on."""
+        words = self._array()
+        serial, _, _, current, _ = words.tolist()
+        if current >= 0 and _unpack(current)[0] == serial:  # the last request has been used
+            words[0] = (serial + 1) % (1 << _SERIAL_BITS)
+        words[1], words[2], words[4] = epoch, position, 0
+
+    def begin(self, pass_id: int) -> tuple[int, int]:
+        """(epoch, position) at which the pass starts."""
+        words = self._array()
+        serial, epoch, position, current, _ = words.tolist()
+        tag = pass_id % (1 << _TAG_BITS)
+        if current < 0 or _unpack(current)[0] != serial:
+            words[3] = _pack(serial, tag, first=True, epoch=epoch)
+            return epoch, position
+        _, running, first, running_epoch = _unpack(current)
+        if running == tag:
+            return running_epoch, position if first else 0
+        words[3] = _pack(serial, tag, first=False, epoch=running_epoch + 1)
+        return running_epoch + 1, 0
+
+    def begin_at(self, pass_id: int, epoch: int) -> None:
+        """The pass is this epoch, as a state says that was loaded inside its workers."""
+        words = self._array()
+        words[3] = _pack(int(words[0]), pass_id % (1 << _TAG_BITS), first=False, epoch=epoch)
+
+    def mark_workers(self) -> None:
+        """Workers read the current pass."""
+        self._array()[4] = 1
+
+    @property
+    def in_workers(self) -> bool:
+        """Whether worker processes have begun a pass since the last request."""
+        return bool(self._array()[4])
+
+    def upcoming(self) -> tuple[int, int]:
+        """(epoch, position) at which the next pass will start."""
+        serial, epoch, position, current, _ = self._array().tolist()
+        if current < 0 or _unpack(current)[0] != serial:
+            return epoch, position
+        return _unpack(current)[3] + 1, 0
+
+    def _array(self) -> NDArray[np.int64]:
+        array: NDArray[np.int64] = self._words.numpy()
+        return array
+
+    def __getstate__(self) -> dict[str, Any]:
+        from multiprocessing.context import get_spawning_popen
+
+        # A pickle that is kept or sent elsewhere holds numbers; a child of this process shares the memory.
+        return {"words": self._words if get_spawning_popen() is not None else self._array().copy()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        words = state["words"]
+        self._words = words if isinstance(words, torch.Tensor) else _shared(words)
+
+
+def _shared(words: NDArray[np.int64]) -> torch.Tensor:
+    tensor = torch.from_numpy(words.copy())
+    # Without shared memory (some sandboxes) the epoch advances in this process and in forked workers' copies only.
+    with contextlib.suppress(RuntimeError):
+        tensor.share_memory_()  # type: ignore[no-untyped-call]
+    return tensor
+
+
+def _pack(serial: int, tag: int, *, first: bool, epoch: int) -> int:
+    return (((serial << _TAG_BITS | tag) << 1 | int(first)) << _EPOCH_BITS) | epoch
+
+
+def _unpack(word: int) -> tuple[int, int, bool, int]:
+    """(serial, tag, first, epoch)."""
+    epoch = word & ((1 << _EPOCH_BITS) - 1)
+    word >>= _EPOCH_BITS
+    return word >> (_TAG_BITS + 1), word >> 1 & ((1 << _TAG_BITS) - 1), bool(word & 1), epoch

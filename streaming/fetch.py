@@ -1,0 +1,234 @@
+"""Bytes of samples: from mapped local shards, or by ranges from everywhere else.
+
+>>> fetcher = Fetcher(open_catalog("/data/cc3m"))
+>>> sample = fetcher.fetch(SampleRefs(np.array([0]), np.array([17])))[0]
+>>> sample.key, {name: len(data) for name, data in sample.fields.items()}
+('000000017', {'jpg': 22140, 'txt': 41})
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwriter.errors import HeaderError, ObjectChanged, ShardError
+from shardwriter.format import split_name
+from shardwriter.gzipped import unpacked
+from shardwriter.store import contents
+from shardwriter.table import ShardTable
+from shardwriter.tar import header_before
+
+from .catalog import Catalog
+from .plan import SampleRefs
+
+OPEN_SHARDS: Final = 256
+"""Shards that one reader keeps open: each local one holds a file descriptor, of which a process often has 1,024."""
+GAP: Final = 64 << 10
+"""Unwanted bytes between two wanted ranges that are read through rather than asked for around."""
+PART: Final = 8 << 20
+"""Largest range of one request."""
+REQUESTS: Final = 16
+"""Requests in flight for one reader."""
+LONG_NAME: Final = 90
+"""Names from here on may be cut in the header, with the rest in an extension header."""
+_REINDEX: Final = "it was replaced or changed since; make the index again with `shardstream index`"
+
+Ints = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RawSample:
+    """One sample as bytes: its place, and the bytes of each field that was asked for, in the order of the shard."""
+
+    shard: int
+    index: int
+    key: str
+    fields: dict[str, bytes]
+
+
+class _Open(NamedTuple):
+    """An open shard: its table, and its mapped bytes, or None and the ETag where ranges are asked for."""
+
+    table: ShardTable
+    data: memoryview | None
+    version: str | None
+
+
+class Fetcher:
+    """Reads samples by reference; safe to share between threads.  Close it, or use it in a `with`."""
+
+    def __init__(self, catalog: Catalog, wanted: Callable[[Sequence[str]], Sequence[str]] | None = None) -> None:
+        """`wanted` says which of a shard's fields to read (default: all)."""
+        self._catalog = catalog
+        self._wanted = wanted
+        self._shards: OrderedDict[int, _Open] = OrderedDict()
+        self._lock = Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def fetch(self, refs: SampleRefs) -> list[RawSample]:
+        """The samples of `refs`, in that order.
+
+        Raises StoreError, ObjectChanged, IndexMismatch with the shard's URL.
+        """
+        out: list[RawSample | None] = [None] * len(refs)
+        for shard in np.unique(refs.shards).tolist():
+            at = np.flatnonzero(refs.shards == shard)
+            try:
+                found = self._from_shard(shard, refs.indices[at])
+            except ShardError as error:
+                raise error.at(shard=self._catalog.url(shard)) from None
+            for place, sample in zip(at.tolist(), found, strict=True):
+                out[place] = sample
+        return [sample for sample in out if sample is not None]
+
+    def _from_shard(self, shard: int, indices: Ints) -> list[RawSample]:
+        opened = self._open(shard)
+        table = opened.table
+        names = [n for n in (table.fields if self._wanted is None else self._wanted(table.fields)) if n in table.fields]
+        columns = [table.fields.index(n) for n in names]
+        offsets = table.field_offsets[indices][:, columns].astype(np.int64)
+        lows = np.where(offsets > 0, table.starts[indices].astype(np.int64)[:, None] + offsets, -1)
+        highs = lows + table.field_sizes[indices][:, columns].astype(np.int64)
+        rows = (
+            self._mapped(opened.data, lows, highs)
+            if opened.data is not None
+            else self._ranges(shard, opened, lows, highs)
+        )
+        return [
+            RawSample(shard, i, key, {n: b for n, b in zip(names, row, strict=True) if b is not None})
+            for i, key, row in zip(indices.tolist(), _keys(table, indices), rows, strict=True)
+        ]
+
+    @staticmethod
+    def _mapped(data: memoryview, lows: Ints, highs: Ints) -> list[list[bytes | None]]:
+        return [
+            [bytes(data[a:b]) if a >= 0 else None for a, b in zip(low, high, strict=True)]
+            for low, high in zip(lows.tolist(), highs.tolist(), strict=True)
+        ]
+
+    def _ranges(self, shard: int, opened: _Open, lows: Ints, highs: Ints) -> list[list[bytes | None]]:
+        """Spans of a remote shard: neighbours are joined, several requests are in flight."""
+        store, name = self._catalog.locate(shard)
+        requests = join_spans(lows.reshape(-1), highs.reshape(-1))
+        bodies = self._requests().map(lambda r: store.read_range(name, r.low, r.high, version=opened.version), requests)
+        flat: list[bytes | None] = [None] * lows.size
+        for request, body in zip(requests, bodies, strict=True):
+            for i in request.members:
+                flat[i] = body[int(lows.flat[i]) - request.low : int(highs.flat[i]) - request.low]
+        width = lows.shape[1]
+        return [flat[row * width : (row + 1) * width] for row in range(len(lows))]
+
+    def _requests(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(REQUESTS, thread_name_prefix="shardstream-read")
+            return self._pool
+
+    def _open(self, shard: int) -> _Open:
+        with self._lock:
+            found = self._shards.get(shard)
+            if found is not None:
+                self._shards.move_to_end(shard)
+                return found
+        opened = _open(self._catalog, shard)
+        with self._lock:
+            kept = self._shards.setdefault(shard, opened)
+            # An evicted map is unmapped when the last thread that reads from it lets go.
+            while len(self._shards) > OPEN_SHARDS:
+                self._shards.popitem(last=False)
+        return kept
+
+    def close(self) -> None:
+        """Let go of all shards and end the threads."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+            self._shards.clear()
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+
+    def __enter__(self) -> Fetcher:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Request(NamedTuple):
+    """One range to ask for, [low, high), and which of the wanted spans lie in it."""
+
+    low: int
+    high: int
+    members: list[int]
+
+
+def join_spans(lows: Ints, highs: Ints) -> list[Request]:
+    """Few requests that cover all spans [lows[i], highs[i]); spans with a negative low are not wanted.
+
+    >>> join_spans(np.array([600_000, 100, -1, 0]), np.array([600_010, 200, -1, 50]))
+    [Request(low=0, high=200, members=[3, 1]), Request(low=600000, high=600010, members=[0])]
+    """
+    requests: list[Request] = []
+    for i in np.argsort(lows, kind="stable").tolist():
+        low, high = int(lows[i]), int(highs[i])
+        last = requests[-1] if requests else None
+        if low < 0:
+            continue
+        if last is not None and low - last.high <= GAP and high - last.low <= PART:
+            requests[-1] = Request(last.low, max(high, last.high), [*last.members, i])
+        else:
+            requests.append(Request(low, high, [i]))
+    return requests
+
+
+def _open(catalog: Catalog, shard: int) -> _Open:
+    """Open a shard and check that it is the one that the index describes."""
+    table = catalog.table(shard)
+    store, name = catalog.locate(shard)
+    if store.path is None and not table.gzipped:
+        info = store.info(name)
+        _check_size(info.size, int(table.meta["bytes"]))
+        return _Open(table, None, info.version)
+    # The slices outlive the blocks: they keep the maps alive, and the files behind them have no name or are closed.
+    with contents(store, name) as whole:
+        _check_size(len(whole), int(table.meta["bytes"]))
+        if table.gzipped:
+            with unpacked(whole) as (tar, _):
+                data = tar[:]
+        else:
+            data = whole[:]
+    _spot_check(data, table)
+    return _Open(table, data, None)
+
+
+def _check_size(found: int, expected: int) -> None:
+    if found != expected:
+        raise ObjectChanged(f"the shard has {found:,} bytes, its index says {expected:,}", hint=_REINDEX)
+
+
+def _spot_check(data: memoryview, table: ShardTable) -> None:
+    """Raise ObjectChanged unless the first, the middle and the last sample lie where the index says."""
+    n = len(table)
+    for i in sorted({0, n // 2, n - 1}) if n else ():
+        for field, span in table.spans(i).items():
+            try:
+                name, size = header_before(data, span.offset)
+            except HeaderError:
+                name, size = "", -1
+            same = split_name(name) == (table.key(i), field) or len(name.encode()) >= LONG_NAME
+            if size != span.size or not same:
+                raise ObjectChanged(
+                    f"the index says that {field!r} of {table.key(i)!r} lies here", offset=span.offset, hint=_REINDEX
+                )
+
+
+def _keys(table: ShardTable, indices: Ints) -> list[str]:
+    lows, highs = table.key_offsets[indices].tolist(), table.key_offsets[indices + 1].tolist()
+    raw = table.key_bytes
+    return [raw[a:b].tobytes().decode("utf-8", "surrogatepass") for a, b in zip(lows, highs, strict=True)]
