@@ -16,7 +16,7 @@ from .base import folder_of, temporary_name
 from .credentials import resolve
 from .forks import ForkedStoreWarning
 from .options import Options, plain_only, secret_values
-from .remote import Client
+from .remote import CUT, Client
 from .urls import join_url, without_password
 
 _FORKED: Final = (
@@ -99,11 +99,10 @@ class FsspecClient:
 
         path = self._path(name)
         with self._lock:
-            if folder_of(name):
-                self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
             if type(self._fs).mv is AbstractFileSystem.mv:  # "rename" would be a copy, and no safer than the upload
                 self._upload(path, data)
                 return
+            self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
             temporary = self._path(folder_of(name) + temporary_name())
             try:
                 self._upload(temporary, data)
@@ -121,17 +120,21 @@ class FsspecClient:
     def explain(self, error: Exception) -> tuple[StoreError, bool]:
         """As Client; fsspec's backends have no common errors, so what is not known to be final may be tried again."""
         text = str(error) or type(error).__name__
-        if isinstance(error, FileNotFoundError):
+        status = getattr(error, "status", None)  # of aiohttp's errors
+        if isinstance(error, FileNotFoundError) or status == 404:
             return ObjectNotFound("no such object", hint="check the URL"), False
         if isinstance(error, IsADirectoryError | NotADirectoryError):
             return ObjectNotFound("this is a folder, not a file"), False
-        if "PreconditionFailed" in text or "pre-condition" in text or getattr(error, "errno", None) == 412:
+        if status == 412 or "PreconditionFailed" in text or "pre-condition" in text:
             return ObjectChanged("the object has been replaced", hint="make its index again"), False
-        if isinstance(error, PermissionError) or "credentials" in text:
+        if status == 416 or "InvalidRange" in text or "range is not satisfiable" in text:
+            return StoreError("the object ends before the bytes asked for", hint=CUT), False
+        if isinstance(error, PermissionError) or status in (401, 403) or "credentials" in text:
             return StoreError(text, hint="check the credentials"), False
         if isinstance(error, NotImplementedError):
             return StoreError(f"this storage can't do that: {text}"), False
-        return StoreError(f"{type(error).__name__}: {text}"), not isinstance(error, ValueError)
+        final = isinstance(error, ValueError) or (status is not None and 400 <= status < 500 and status != 429)
+        return StoreError(f"{type(error).__name__}: {text}"), not final
 
     def _upload(self, path: str, data: bytes | Path) -> None:
         if isinstance(data, Path):

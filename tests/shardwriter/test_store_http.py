@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import base64
+import os
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -229,3 +234,46 @@ def test_silent_servers_time_out(server: Server) -> None:
         assert open_store(server.url, {"read_timeout": 0.3}).read_range("a b.tar", 3, 8) == b"34567"
     finally:
         release.set()
+
+
+def test_forked_children_read_from_a_web_server(server: Server) -> None:
+    """A child forked from a process that has read from the web reads on without a hang, the query included.
+
+    With a password, for which there is no second way, it is told to start otherwise.
+    """
+    script = f"""
+        import os, sys, warnings
+        from shardwriter.errors import ObjectChanged, ObjectNotFound, StoreError
+        from shardwriter.store import ForkedStoreWarning, open_store
+        warnings.simplefilter("ignore", ForkedStoreWarning)
+        store = open_store({server.url!r} + "?sig=1")
+        version = store.info("a b.tar").version
+        def fails(kind, call):
+            try:
+                call()
+            except StoreError as error:
+                return type(error) is kind
+        if (child := os.fork()) == 0:
+            right = [
+                store.read("a b.tar") == b"0123456789",
+                store.read_range("a b.tar", 3, 5, version=version) == b"34",
+                fails(ObjectChanged, lambda: store.read_range("a b.tar", 3, 5, version='"v0"')),
+                fails(ObjectNotFound, lambda: store.read_range("nothing", 0, 1)),
+                fails(StoreError, lambda: store.read_range("a b.tar", 3, 11)),
+                fails(StoreError, lambda: list(store.list())),
+                fails(StoreError, lambda: open_store("http://me:pw@127.0.0.1:9").read("a")),
+                fails(StoreError, lambda: open_store("gs://bucket").read("a")),
+            ]
+            print(right, flush=True)
+            os._exit(0 if all(right) else 1)
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {path for _, path, _ in server.requests} == {"/sets/a%20b.tar?sig=1", "/sets/nothing?sig=1"}
