@@ -69,7 +69,14 @@ class ObstoreClient:
         self._hint = _STRIPPED if place.options.stripped else _LOGIN
         # HTTP has no buckets: its path is part of the client's URL, where percent escapes and the query belong.
         self._root = f"{place.prefix}/" if place.prefix and place.scheme not in ("http", "https") else ""
-        self._store = _make(place)
+        try:
+            self._store = _make(place)
+        except StoreError:
+            raise
+        except self.errors as error:
+            text = str(error).partition("\n\nDebug source")[0]
+            hint = "check the URL and the storage options"
+            raise StoreError(f"{place.scheme}:// can't be opened: {text}", hint=hint) from None
 
     def head(self, name: str) -> tuple[int, str | None]:
         """As Client."""

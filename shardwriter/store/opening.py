@@ -46,7 +46,10 @@ def open_store(url: str | os.PathLike[str], options: Mapping[str, Any] | None = 
 def _object_store(scheme: str, url: str, options: Options) -> Store:
     base, _, query = url.partition("?") if scheme in ENCODED else (url, "", "")
     authority, _, prefix = base[len(scheme) + len("://") :].partition("/")
-    if "@" in authority and scheme not in ("abfs", "abfss"):  # there, the part before it is the container
+    azure = scheme in ("az", "abfs", "abfss")
+    if (options.key is None) != (options.secret is None) and not azure:  # there, a signature can do for the secret
+        raise StoreError("the storage options 'key' and 'secret' go together")
+    if "@" in authority and not azure:  # there, the part before it is the container
         login, _, authority = authority.rpartition("@")
         options = options.with_login(login)
     if not authority:

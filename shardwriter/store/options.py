@@ -59,8 +59,6 @@ class Options:
         for name in ("timeout", "read_timeout", "connect_timeout"):
             if not isinstance(values.get(name, 1), int | float) or values.get(name, 1) <= 0:
                 raise StoreError(f"the storage option {name!r} is a number of seconds above 0")
-        if ("key" in values) != ("secret" in values):
-            raise StoreError("the storage options 'key' and 'secret' go together")
         if str(values.get("endpoint_url", "")).startswith("http://"):
             values["allow_http"] = True
         return cls(**values)

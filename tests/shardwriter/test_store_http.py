@@ -277,3 +277,20 @@ def test_forked_children_read_from_a_web_server(server: Server) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert {path for _, path, _ in server.requests} == {"/sets/a%20b.tar?sig=1", "/sets/nothing?sig=1"}
+
+
+def test_google_and_azure_get_their_options(server: Server) -> None:
+    """Endpoint and credentials given as options reach the requests to Google and Azure."""
+    server.files |= {"/bucket/x%2Fa%20b%2Etar": b"google", "/container/x/a.tar": b"azure!"}
+    endpoint = server.url.removesuffix("/sets")
+    google = open_store("gs://bucket/x", {"endpoint_url": endpoint, "token": "hush"})
+    assert google.read_range("a b.tar", 1, 3) == b"oo"
+    assert server.requests[-1][2]["authorization"] == "Bearer hush"
+    azure = open_store("az://container/x", {"endpoint_url": endpoint, "key": "account", "secret": "a2V5"})
+    assert azure.read_range("a.tar", 1, 3) == b"zu"
+    assert server.requests[-1][2]["authorization"].startswith("SharedKey account:")
+    signed = open_store("abfs://container/x", {"endpoint_url": endpoint, "key": "account", "token": "sv=1&sig=hush"})
+    assert signed.read_range("a.tar", 1, 3) == b"zu"
+    assert "sig=hush" in server.requests[-1][1]
+    with pytest.raises(StoreError, match="Account"):
+        open_store("az://container/x", {"endpoint_url": endpoint, "token": "sv=1&sig=hush"}).read("a")

@@ -218,8 +218,9 @@ def test_profiles(s3: Any, no_aws: pytest.MonkeyPatch, tmp_path: Path, how: str)
 
 def test_a_profile_that_does_not_exist(no_aws: pytest.MonkeyPatch) -> None:
     """Asking for an unknown profile is an error that names it."""
-    with pytest.raises(StoreError, match="nosuch"):
+    with pytest.raises(StoreError, match="nosuch") as caught:
         open_store("s3://bucket", {"profile": "nosuch"}).info("a")
+    assert "AWS_PROFILE" in str(caught.value.hint)
 
 
 def test_credentials_of_the_environment(s3: Any, no_aws: pytest.MonkeyPatch) -> None:
