@@ -18,6 +18,11 @@ def checksummed(block: bytes) -> bytes:
     return block[:148] + b"%06o\0 " % sum(blank) + block[156:]
 
 
+def base256(size: int) -> bytes:
+    """A size as GNU tar writes those that octal digits can't hold."""
+    return b"\x80" + size.to_bytes(11, "big")
+
+
 def header(
     name: str | bytes,
     size: int | bytes = 0,
