@@ -23,6 +23,13 @@ _PREFIX: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _OTHER: Final = "it was written from another dataset or with other options: choose another place, or delete this one"
 
 
+def check_prefix(prefix: str) -> str:
+    """Return `prefix` if names of shards can start with it, else raise ValueError."""
+    if not _PREFIX.fullmatch(prefix):
+        raise ValueError(f"a prefix is made of letters, digits, _, - and dots, and no dot first; not {prefix!r}")
+    return prefix
+
+
 class Destination:
     """A store that one dataset is written to.
 
@@ -38,10 +45,8 @@ class Destination:
     def __init__(
         self, store: Store, prefix: str, limits: Limits, *, source: str | None = None, resume: bool = False
     ) -> None:
-        if not _PREFIX.fullmatch(prefix):
-            raise ValueError(f"a prefix is made of letters, digits, _, - and dots, not {prefix!r}")
         self.store = store
-        self.prefix = prefix
+        self.prefix = check_prefix(prefix)
         self._sizes = {info.name: info.size for info in store.list(f"{prefix}-")}
         marker, self._manifest = self._read(PARTIAL), self._read(MANIFEST)
         if not resume:
