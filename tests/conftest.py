@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import secrets
@@ -106,7 +107,16 @@ def _start(binary: str, server: S3Server, work: Path) -> subprocess.Popen[bytes]
         *(f"-{name}={port}" for name, port in ports.items()),
     ]  # fmt: skip
     with open(work / "log", "wb") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, cwd=work, start_new_session=True)
+        return subprocess.Popen(
+            command, stdout=log, stderr=log, cwd=work, start_new_session=True, preexec_fn=_end_with_parent
+        )
+
+
+def _end_with_parent() -> None:
+    """Have Linux kill this process when the test process ends without cleaning up, as after a test that hangs."""
+    pr_set_pdeathsig = 1
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def _ready(server: S3Server, process: subprocess.Popen[bytes]) -> bool:
