@@ -51,7 +51,17 @@ def test_what_belongs_to_no_sample_is_counted_and_parts_none() -> None:
     """Hidden files, files without a field and metadata are skipped, also between the members of a sample."""
     found = scan(
         tars.tar(
-            (name, b"") for name in "./a.txt ./._a.txt README ./a.cls __meta__/x.json b. .DS_Store __x__.json".split()
+            (name, b"")
+            for name in (
+                "./a.txt",
+                "./._a.txt",
+                "README",
+                "./a.cls",
+                "__meta__/x.json",
+                "b.",
+                ".DS_Store",
+                "__x__.json",
+            )
         )
     )
     assert [(s.key, list(s.fields)) for s in found.samples] == [("a", ["txt", "cls"]), ("__x__", ["json"])]
