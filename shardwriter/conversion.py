@@ -58,16 +58,20 @@ def convert(
     skipped: Counter[str] = Counter()
     records = source.records(skipped) if isinstance(source, Source) else iter(source)
     done: dict[int, ShardSummary] = {}
-    with ExitStack() as stack:
-        bar = stack.enter_context(_bar(progress))
-        jobs = _jobs(records, place, limits, done)
-        if workers == 1:
-            results: Iterator[tuple[int, ShardSummary]] = map(write_shard, jobs)
-        else:
-            results = stack.enter_context(WorkerPool(workers)).map(write_shard, jobs)
-        for index, shard in results:
-            done[index] = shard
-            bar.update(shard.entry.samples)
+    try:
+        with ExitStack() as stack:
+            bar = stack.enter_context(_bar(progress))
+            jobs = _jobs(records, place, limits, done)
+            if workers == 1:
+                results: Iterator[tuple[int, ShardSummary]] = map(write_shard, jobs)
+            else:
+                results = stack.enter_context(WorkerPool(workers)).map(write_shard, jobs)
+            for index, shard in results:
+                done[index] = shard
+                bar.update(shard.entry.samples)
+    except BaseException:
+        place.remove_temporaries()  # of workers that were killed; all have ended now
+        raise
     shards = [done[index] for index in range(len(done))]
     place.finish(shards)
     return Report.of(shards, since, skipped)

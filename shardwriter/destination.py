@@ -62,7 +62,7 @@ class Destination:
         if marker is not None:
             self._compare(marker, options)
         if self._manifest is None:
-            self._remove_temporaries()
+            self.remove_temporaries()
             store.write(PARTIAL, json.dumps(options, sort_keys=True).encode())
 
     def shard_name(self, index: int) -> str:
@@ -107,6 +107,14 @@ class Destination:
                 raise self._error("the manifest that is there lists other shards", _OTHER)
         self.store.delete(PARTIAL)
 
+    def remove_temporaries(self) -> None:
+        """Remove the files of shards in the making from a local folder: what a process that was killed left behind."""
+        # Listings of the store don't show them.
+        if self.store.path is not None and self.store.path.is_dir():
+            for path in self.store.path.iterdir():
+                if is_temporary(path.name):
+                    path.unlink(missing_ok=True)
+
     def _read(self, name: str) -> bytes | None:
         try:
             return self.store.read(name)
@@ -146,13 +154,6 @@ class Destination:
         if differ:
             told = ", ".join(f"{name} {before[name]!r} then and {options[name]!r} now" for name in differ)
             raise self._error(f"the dataset was begun with other options: {told}", _OTHER)
-
-    def _remove_temporaries(self) -> None:
-        # Left by a process that was killed; listings of the store don't show them.
-        if self.store.path is not None and self.store.path.is_dir():
-            for path in self.store.path.iterdir():
-                if is_temporary(path.name):
-                    path.unlink(missing_ok=True)
 
     def _error(self, fact: str, hint: str) -> DestinationError:
         return DestinationError(fact, shard=self.store.url, hint=hint)

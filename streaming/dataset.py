@@ -159,15 +159,14 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         Raises StateError where torch's DataLoader reads this dataset in worker processes, which run ahead of the
         trainer: save the `__state__` of the last batch then, or use StreamingLoader or StatefulDataLoader.
         """
-        if self._done is not None:
-            return dict(self._done)
-        if self._loaded is not None:
-            return dict(self._loaded)
         if get_worker_info() is None and self._epochs.in_workers:
             raise StateError(
                 "worker processes read this dataset, and run ahead of the batches that you have seen",
                 hint="save batch['__state__'] of the last batch, or use StreamingLoader or StatefulDataLoader",
             )
+        known = self._done or self._loaded
+        if known is not None:
+            return dict(known)
         epoch, position = self._epochs.upcoming()
         return make_state(self.plan.fingerprint(), epoch=epoch, position=position)
 
@@ -184,27 +183,41 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
-        worker, workers = (info.id, info.num_workers) if info else (0, 1)
-        # Workers of one DataLoader pass share its base seed; persistent ones go through their passes in step.
-        pass_id = hash((info.seed - info.id, self._passes)) if info else self._passes
         self._passes += 1
-        if info:
-            self._epochs.mark_workers()
-        epoch, share = self._begin(pass_id, worker, workers, in_worker=info is not None)
-        self._loaded = None
-        self.skips = Skips()
+        if info is None:
+            return self._iterate(self._passes)
+        # Workers of one DataLoader pass share its base seed; persistent ones go through their passes in step.
+        pass_id = hash((info.seed - info.id, self._passes))
+        self._epochs.mark(in_workers=True)
+        epoch, share = self._begin_in_worker(pass_id, info.id, info.num_workers)
+        self._start(self._mark(self.state_after(epoch, share.start, 0), epoch, share, share.skip))
         return self._run(epoch, share)
 
-    def _begin(self, pass_id: int, worker: int, workers: int, *, in_worker: bool) -> tuple[int, Share]:
-        loaded = self._loaded if in_worker else None
-        start, skip = 0, 0
-        if loaded is not None:
-            epoch, start, skip = _worker_state(loaded, worker, workers)
+    def _iterate(self, pass_id: int) -> Iterator[Any]:
+        # An iterator from which nothing is taken begins no epoch.
+        epoch, start = self._epochs.begin(pass_id)
+        if start and not self.plan.steps(start=start):
+            epoch, start = epoch + 1, 0
+            self._epochs.begin_at(pass_id, epoch)
+        self._epochs.mark(in_workers=False)
+        self._start(self.state_after(epoch, start, 0))
+        yield from self._run(epoch, Share(self.place.rank, self.place.world_size, start=start))
+
+    def _start(self, state: dict[str, Any]) -> None:
+        self._loaded, self._done = None, state
+        self.skips = Skips()
+
+    def _begin_in_worker(self, pass_id: int, worker: int, workers: int) -> tuple[int, Share]:
+        """Epoch and share of a worker process: from the state that was loaded in it, or as the trainer asked."""
+        skip = 0
+        if self._loaded is not None:
+            epoch, start, skip = _worker_state(self._loaded, worker, workers)
         else:
             epoch, start = self._epochs.begin(pass_id)
-        if loaded is not None or (start and not self.plan.steps(start=start)):
-            if not self.plan.steps(start=start):
-                epoch, start, skip = epoch + 1, 0, 0
+        over = bool(start) and not self.plan.steps(start=start)
+        if over:
+            epoch, start, skip = epoch + 1, 0, 0
+        if over or self._loaded is not None:
             self._epochs.begin_at(pass_id, epoch)
         return epoch, Share(self.place.rank, self.place.world_size, worker, workers, start, skip)
 
@@ -239,7 +252,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
                 self._count(errors)
                 for step, item in zip(unit.steps, items, strict=True):
                     state = self.state_after(epoch, share.start, step + 1)
-                    self._done = self._worker_mark(state, epoch, share, step)
+                    self._done = self._mark(state, epoch, share, (step - share.worker) // share.workers + 1)
                     if item is None:
                         continue
                     if self.plan.batch is not None and isinstance(item, dict):
@@ -282,11 +295,10 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
                 batch["__skipped__"] = [error.key for error in errors]
         return unit, [batch], list(errors)
 
-    def _worker_mark(self, state: dict[str, Any], epoch: int, share: Share, step: int) -> dict[str, Any]:
+    def _mark(self, state: dict[str, Any], epoch: int, share: Share, turns: int) -> dict[str, Any]:
         """In a worker process the state also says what this worker has done; see _worker_state."""
         if get_worker_info() is None:
             return state
-        turns = (step - share.worker) // share.workers + 1
         return state | {"worker": [share.worker, share.workers, epoch, share.start, turns]}
 
     def _count(self, errors: Sequence[Exception]) -> None:

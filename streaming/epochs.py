@@ -59,13 +59,13 @@ class Epochs:
         words = self._array()
         words[3] = _pack(int(words[0]), pass_id % (1 << _TAG_BITS), first=False, epoch=epoch)
 
-    def mark_workers(self) -> None:
-        """Workers read the current pass."""
-        self._array()[4] = 1
+    def mark(self, *, in_workers: bool) -> None:
+        """Say whether worker processes read the current pass."""
+        self._array()[4] = in_workers
 
     @property
     def in_workers(self) -> bool:
-        """Whether worker processes have begun a pass since the last request."""
+        """Whether worker processes have begun the last pass."""
         return bool(self._array()[4])
 
     def upcoming(self) -> tuple[int, int]:
