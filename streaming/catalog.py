@@ -17,7 +17,6 @@ import hashlib
 import json
 import logging
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,14 +147,8 @@ def _open_part(
         part = _indexed(Listing(listing.root, tuple(names), listing.whole), shards, place, options)
         if part is not None:
             return part
-        start = time.monotonic()
         report = build_index(shards, names, place, on_error="salvage" if salvage else "raise", workers=workers)
-        log.warning(
-            "%s had no index: indexed %s shards, %s samples in %.1f s, kept in %s",
-            shards.url, f"{len(names):,}", f"{report.samples:,}", time.monotonic() - start, place.url,
-        )  # fmt: skip
-        for line in report.damaged:
-            log.warning("%s", line)
+        log.warning("%s had no index; %s, kept in %s", shards.url, report, place.url)
     return Part(shards, place, load_manifest(place), np.arange(len(names)))
 
 

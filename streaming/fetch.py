@@ -88,6 +88,10 @@ class Fetcher:
                 out[place] = sample
         return [sample for sample in out if sample is not None]
 
+    def fields_of(self, shard: int, index: int) -> list[str]:
+        """All fields of a sample, also those that are not read."""
+        return list(self._open(shard).table.spans(index))
+
     def _from_shard(self, shard: int, indices: Ints) -> list[RawSample]:
         opened = self._open(shard)
         table = opened.table

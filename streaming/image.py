@@ -98,7 +98,7 @@ def _with_pillow(data: bytes) -> Pixels:
     try:
         with Image.open(io.BytesIO(data)) as image:
             turn = _TURNS[orientation(image)]
-            pixels = np.asarray(_rgb(image))
+            pixels = np.array(_rgb(image))
     except UnidentifiedImageError:
         start = bytes(data[:16])
         raise DecodeError(f"this is no image: it starts with {start!r}") from None

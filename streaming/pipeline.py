@@ -106,6 +106,8 @@ class SampleMaker:
                 out.append(self._sample(raw))
             except ShardError as error:
                 error.at(shard=self.url(raw.shard), key=raw.key)
+                if isinstance(error, FieldMissing):
+                    error.at(hint=f"it has {', '.join(self.fetcher.fields_of(raw.shard, raw.index))}")
                 if self.on_error == "raise" or not isinstance(error, SKIPPABLE):
                     raise
                 out.append(None)
