@@ -69,6 +69,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
 
     A batch is a dict: images uint8 [n, 3, h, w], whole numbers int64 [n], arrays stacked [n, ...], text and keys
     lists of n; `__key__` is there always, and `__state__` is the state to save to go on behind this batch.
+    With tail="pad", `__repeat__` bool [n] tells what came before; single samples have it only where some are repeated.
 
     Each iteration is the next epoch; `set_epoch` and `load_state_dict` say where the next one starts.  Works in the
     trainer's process, under torch's DataLoader (batch_size=None), torchdata's StatefulDataLoader and StreamingLoader.
@@ -139,6 +140,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
                 f"{self.plan.full} full micro-batches for {self.plan.world_size} ranks",
                 hint="use smaller batches, fewer ranks, or tail='pad'",
             )
+        self._repeats = tail.repeated_batches > 0
         if self.place.rank == 0 and (tail.dropped_samples or tail.repeated_samples):
             log.warning("%s", str(self.plan).splitlines()[2])
 
@@ -273,9 +275,8 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
 
     def _work(self, maker: SampleMaker, unit: _Unit) -> tuple[_Unit, list[Any], list[Exception]]:
         samples, errors = maker.samples(unit.refs)
-        padded = self.plan.tail == "pad"
         if self.plan.batch is None:
-            if padded:
+            if self._repeats:
                 for sample, again in zip(samples, unit.repeats, strict=True):
                     if sample is not None:
                         sample["__repeat__"] = again
@@ -289,7 +290,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
             sample.pop("__url__", None)
         batch = guarded(self._collate, whole)
         if isinstance(batch, dict):
-            if padded:
+            if self.plan.tail == "pad":
                 batch["__repeat__"] = torch.full((len(whole),), unit.repeats[0])
             if self._on_error == "skip":
                 batch["__skipped__"] = [error.key for error in errors]
