@@ -22,7 +22,8 @@ from .open import disagreement
 from .store import Store
 from .table import Manifest, ShardTable
 
-_SHOWN: Final = 50
+_SHOWN: Final = 20
+"""Errors, and notes, that a report prints."""
 _NOTED: Final = 20
 """Unreadable fields of one shard that are listed by name; one more line counts the rest."""
 _NO_SAMPLE: Final = frozenset({"hidden file", "metadata", "no field name"})
@@ -75,10 +76,11 @@ class VerifyReport:
         size, errors = f"{shown_bytes(self.bytes)} in {self.seconds:.1f} s", len(self.errors)
         lines = [f"verified {self.shards:,} shards: {self.samples:,} samples, {size}"]
         lines.append(f"{errors:,} error{'s' if errors != 1 else ''}" if errors else "no errors")
-        ordered = sorted(self.findings, key=lambda finding: finding.severity)
-        lines += [f"  {finding}" for finding in ordered[:_SHOWN]]
-        if len(ordered) > _SHOWN:
-            lines.append(f"  and {len(ordered) - _SHOWN:,} more")
+        notes = [finding for finding in self.findings if finding.severity == "note"]
+        shown = [*self.errors[:_SHOWN], *notes[:_SHOWN]]
+        lines += [f"  {finding}" for finding in shown]
+        if len(shown) < len(self.findings):
+            lines.append(f"  and {len(self.findings) - len(shown):,} more")
         return "\n".join(lines)
 
 

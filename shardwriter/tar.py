@@ -10,6 +10,7 @@ The numbers in errors are rules of FORMAT.md.  Offsets are bytes from the start 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -183,7 +184,7 @@ def _check_header(block: bytes, at: int) -> int:
     except ValueError:
         stored = -1
     # Old tars summed signed bytes; they agree except where the header has bytes above 127.
-    total = sum(block) - sum(block[148:156]) + 8 * 0x20
+    total = _sum(block) - sum(block[148:156]) + 8 * 0x20
     if stored != total and stored != total - 256 * sum(b > 127 for b in block[:148] + block[156:]):
         hint = "the shard is damaged here" if at else "is this a tar?"
         raise HeaderError("the checksum of a header does not hold", offset=at, rule="T3", hint=hint)
@@ -194,6 +195,12 @@ def _check_header(block: bytes, at: int) -> int:
     if size < 0 or size >= 1 << 62:
         raise HeaderError(f"a header claims {size} bytes", offset=at, rule="T4")
     return size
+
+
+def _sum(block: bytes) -> int:
+    # The low half of Adler-32 is 1 plus the sum of the bytes modulo 65,521, which 256 bytes don't reach: this is
+    # sum(block), ten times as fast.
+    return (zlib.adler32(block[:256]) & 0xFFFF) + (zlib.adler32(block[256:]) & 0xFFFF) - 2
 
 
 def _number(raw: bytes) -> int:

@@ -172,6 +172,12 @@ def test_signed_checksums_hold() -> None:
     assert contents(bytes(block) + tars.padded(b"x") + END) == [("é.txt", b"x")]
 
 
+def test_checksums_of_large_sums_hold() -> None:
+    """A header full of high bytes, whose sum is beyond 16 bits, is read."""
+    raw = tars.member(b"\xff" * 100, b"1", prefix=b"\xff" * 155, link=b"\xff" * 100)
+    assert contents(raw + END) == [("\\xff" * 155 + "/" + "\\xff" * 100, b"1")]
+
+
 def test_what_is_no_file_is_passed_over_and_told(tmp_path: Path) -> None:
     """Folders are passed over; links, FIFOs and the like are told by name, kind and offset, and never opened."""
     folder = tmp_path / "d"
