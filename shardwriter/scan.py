@@ -42,8 +42,8 @@ def scan(buffer: Buffer, *, salvage: bool = False) -> Scan:
 
     Raises the errors of `tar.walk`, and GroupingError for a key that comes back after another one, for a field that
     comes twice and for a reserved field.  With `salvage` it raises nothing: damage of the tar ends the shard and drops
-    the sample that was open when it was met (it may lack members); a sample that breaks a rule of grouping is dropped
-    with all its pieces.  Nothing is ever merged, and no sample lacks a member that the tar holds as a file.
+    the sample that was open when it was met (it may lack members; a cut inside a member of the next sample drops only
+    that one); a sample that breaks a rule of grouping is dropped with all its pieces.  Nothing is ever merged, and no sample lacks a member that the tar holds as a file.
     """
     groups = _Groups(salvage)
     try:
@@ -95,8 +95,10 @@ class _Groups:
         self._end = member.offset + member.size + -member.size % 512
 
     def cut(self, error: FormatError) -> None:
-        """End the shard at damage: the open sample may lack members, so it goes."""
+        """End the shard at damage: the open sample may lack members, so it goes, unless the next one had begun."""
         self._record(error)
+        if error.key is not None and error.key != self._key:
+            self._close()
         if self._key is not None and self._key not in self._bad:
             self._skipped["sample at the damage"] += 1
             self._bad.add(self._key)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from .errors import HeaderError, TrailingData, TruncatedShard, UnsupportedShard
-from .format import Buffer, Member
+from .format import Buffer, Member, split_name
 
 BLOCK: Final = 512
 END: Final = bytes(2 * BLOCK)
@@ -137,10 +137,9 @@ def walk(buffer: Buffer, *, skipped: Callable[[str, str, int], None] | None = No
         if kind in b"123456":
             size = 0
         if data + size > total:
-            raise TruncatedShard(
-                f"member {name!r} has {size} bytes, of which the shard holds {max(0, total - data)}",
-                offset=start, rule="T2", hint="write or copy it again",
-            )  # fmt: skip
+            fact = f"member {name!r} has {size} bytes, of which the shard holds {max(0, total - data)}"
+            key = (split_name(name) or (None,))[0]
+            raise TruncatedShard(fact, key=key, offset=start, rule="T2", hint="write or copy it again")
         if holds_data and not name.endswith("/"):
             yield Member(name, start, data, size)
         elif kind != 0x35 and not holds_data and skipped is not None:

@@ -203,7 +203,9 @@ def _open(catalog: Catalog, shard: int) -> _Open:
     with contents(store, name) as whole:
         _check_size(len(whole), int(table.meta["bytes"]))
         if table.gzipped:
-            with unpacked(whole) as (tar, _):
+            # Damage was met, and reported or refused, when the shard was indexed.
+            with unpacked(whole, []) as (tar, _):
+                _check_size(len(tar), table.content_bytes)
                 data = tar[:]
         else:
             data = whole[:]

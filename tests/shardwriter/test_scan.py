@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from shardwriter.errors import FormatError, GroupingError, HeaderError, TrailingData, TruncatedShard
 from shardwriter.format import SampleSpans, Span
 from shardwriter.scan import MAX_DAMAGE, scan
+from shardwriter.tar import header_blocks, padding
 
 SMALL = tars.tar([*tars.numbered(3), ("000003.cls", b"")])
 WHOLE = scan(SMALL).samples
@@ -237,3 +238,18 @@ def test_an_empty_tar_has_no_samples() -> None:
     with pytest.raises(FormatError):
         scan(b"")
     assert scan(b"", salvage=True).damage[0].rule == "T1"
+
+
+def test_a_cut_inside_the_next_sample_keeps_the_one_before() -> None:
+    """Where the header of the next sample still stands before the cut, the sample before it is known to be whole."""
+    whole = header_blocks("a.txt", 3) + b"one" + padding(3)
+    cut = scan(whole + header_blocks("b.txt", 2000) + b"two", salvage=True)
+    assert [sample.key for sample in cut.samples] == ["a"]
+    assert [(type(error), error.key, error.offset) for error in cut.damage] == [(TruncatedShard, "b", 1024)]
+
+
+def test_a_cut_inside_the_same_sample_drops_it() -> None:
+    """Where the cut lies in a later member of the open sample, nothing of that sample comes out."""
+    whole = header_blocks("a.jpg", 3) + b"one" + padding(3)
+    cut = scan(whole + header_blocks("a.txt", 2000) + b"two", salvage=True)
+    assert cut.samples == []
