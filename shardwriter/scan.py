@@ -43,7 +43,8 @@ def scan(buffer: Buffer, *, salvage: bool = False) -> Scan:
     Raises the errors of `tar.walk`, and GroupingError for a key that comes back after another one, for a field that
     comes twice and for a reserved field.  With `salvage` it raises nothing: damage of the tar ends the shard and drops
     the sample that was open when it was met (it may lack members; a cut inside a member of the next sample drops only
-    that one); a sample that breaks a rule of grouping is dropped with all its pieces.  Nothing is ever merged, and no sample lacks a member that the tar holds as a file.
+    that one); a sample that breaks a rule of grouping is dropped with all its pieces.  Nothing is ever merged, and no
+    sample lacks a member that the tar holds as a file.
     """
     groups = _Groups(salvage)
     try:
