@@ -52,6 +52,7 @@ class EpochPlan:
         shards = np.arange(len(counts)) if shuffle is None else permutation(len(counts), seed, "shards", epoch)
         self.lane_shards = deal(shards, counts, lanes)
         """[lanes, rounds]: the shards of each lane in reading order, -1 behind the last."""
+        self.in_order = shuffle is None
         self.block_shards = shuffle.shards if shuffle else 1
         sizes = (
             np.where(self.lane_shards >= 0, counts[self.lane_shards], 0) if len(counts) else np.zeros((lanes, 0), int)
@@ -131,9 +132,7 @@ class Cursor:
         parts = []
         while low < high:
             block, first, end = self.epoch.block_of(lane, low)
-            shards, indices = self._block(lane, block)
-            cut = slice(low - first, min(high, end) - first)
-            parts.append((shards[cut], indices[cut]))
+            parts.append(self._take(lane, block, np.arange(low - first, min(high, end) - first)))
             low = min(high, end)
         return parts
 
@@ -143,14 +142,19 @@ class Cursor:
         indices = np.empty(len(positions), np.int64)
         for lane in np.unique(lanes).tolist():
             left = np.flatnonzero(lanes == lane)
-            while len(left):  # places ascend within a lane, so each block is met once
+            while len(left):  # one block after the other; where a padded epoch starts over, places go back
                 block, first, end = self.epoch.block_of(lane, int(places[left[0]]))
-                inside = left[places[left] < end]
-                block_shards, block_indices = self._block(lane, block)
-                shards[inside] = block_shards[places[inside] - first]
-                indices[inside] = block_indices[places[inside] - first]
-                left = left[len(inside) :]
+                here = (places[left] >= first) & (places[left] < end)
+                inside, left = left[here], left[~here]
+                shards[inside], indices[inside] = self._take(lane, block, places[inside] - first)
         return SampleRefs(shards, indices)
+
+    def _take(self, lane: int, block: int, places: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """(shards, indices) of some places of a block, counted from its start."""
+        if self.epoch.in_order:  # a block is one shard, however large: nothing to lay out
+            return np.full(len(places), self.epoch.lane_shards[lane, block]), places
+        shards, indices = self._block(lane, block)
+        return shards[places], indices[places]
 
     def _block(self, lane: int, block: int) -> tuple[NDArray[Any], NDArray[Any]]:
         found = self._blocks.get((lane, block))

@@ -36,6 +36,8 @@ def deal(order: NDArray[Any], costs: NDArray[Any], lanes: int) -> NDArray[np.int
     and gives the costliest to the lane that carries least so far, and so on: the first shards of all lanes are the
     first of the order, and loads differ by no more than the largest shard of the order.
     """
+    if lanes == 1:
+        return np.asarray(order, dtype=np.int64)[np.newaxis]
     rounds = -(-len(order) // lanes)
     table = np.full((rounds, lanes), -1, dtype=np.int64)
     load = np.zeros(lanes, dtype=np.int64)

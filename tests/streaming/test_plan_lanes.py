@@ -1,0 +1,65 @@
+"""How many lanes, and which shards each gets."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streaming.plan.keys import permutation
+from streaming.plan.lanes import MOST, choose_lanes, deal
+
+COSTS = st.lists(st.integers(0, 9) | st.integers(0, 1000), max_size=60)
+
+
+@given(st.integers(0, 5000), st.integers(1, 20))
+def test_the_default_is_the_largest_of_its_kind(shards: int, each: int) -> None:
+    """It is the largest 2**k or 3 * 2**k up to the limit with `each` shards a lane, and 1 where that is none."""
+    candidates = sorted({base << k for base in (1, 3) for k in range(10) if base << k <= MOST})
+    assert choose_lanes(shards, each) == max([n for n in candidates if n * each <= shards], default=1)
+
+
+@pytest.mark.parametrize(("shards", "lanes"), [(0, 1), (7, 1), (8, 2), (12, 3), (16, 4), (332, 64), (100_000, 192)])
+def test_lanes_of_known_datasets(shards: int, lanes: int) -> None:
+    """A few defaults, pinned."""
+    assert choose_lanes(shards, 4) == lanes
+
+
+@given(COSTS, st.integers(1, 20), st.integers())
+def test_each_shard_is_dealt_once(costs: list[int], lanes: int, seed: int) -> None:
+    """Lanes hold every shard once, in rounds of the order, and are filled from the front."""
+    order = permutation(len(costs), seed, "shards")
+    table = deal(order, np.array(costs, dtype=np.int64), lanes)
+    assert table.shape == (lanes, -(-len(costs) // lanes))
+    assert table.dtype == np.int64
+    for number, dealt in enumerate(table.T):
+        slice_ = order[number * lanes : (number + 1) * lanes].tolist()
+        assert sorted(dealt.tolist()) == sorted(slice_ + [-1] * (lanes - len(slice_)))
+    for lane in table.tolist():
+        assert -1 not in lane[:-1]
+
+
+@given(COSTS, st.integers(1, 20), st.integers())
+def test_loads_differ_by_at_most_the_largest_shard(costs: list[int], lanes: int, seed: int) -> None:
+    """The heaviest lane carries no more than the lightest and one shard."""
+    table = deal(permutation(len(costs), seed, "shards"), np.array(costs, dtype=np.int64), lanes)
+    loads = [sum(costs[shard] for shard in lane if shard >= 0) for lane in table.tolist()]
+    assert max(loads) - min(loads) <= max(costs, default=0)
+
+
+def test_one_lane_is_the_order_itself() -> None:
+    """With a single lane nothing is sorted by cost, nor is the order changed in place."""
+    order = np.array([2, 0, 1])
+    table = deal(order, np.array([5, 9, 1]), lanes=1)
+    assert table.tolist() == [[2, 0, 1]]
+    assert deal(order.astype(np.int32), np.array([5, 9, 1]), lanes=1).dtype == np.int64
+
+
+def test_more_lanes_than_shards_leaves_some_empty() -> None:
+    """Each shard then has a lane of its own."""
+    table = deal(np.arange(3), np.array([4, 4, 4]), lanes=5)
+    assert sorted(chain(*table.tolist())) == [-1, -1, 0, 1, 2]
+    assert deal(np.arange(0), np.zeros(0, dtype=np.int64), lanes=5).shape == (5, 0)
