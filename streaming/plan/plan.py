@@ -3,7 +3,7 @@
 >>> print(Plan.make(np.full(20, 100), batch=FixedBatch(32), shuffle=True, seed=7, world_size=2))
 2,000 samples in 20 shards, read along 4 lanes (Shuffle(shards=4, buffer=10000), seed 7)
 62 full micro-batches of FixedBatch(32) and a short one of 16: 31 steps on each of 2 ranks
-tail "drop": 16 of 2,000 samples are left out each epoch (0.80 %)
+tail "drop": 16 of 2,000 samples left out each epoch (0.80 %)
 workers per rank that read no byte twice: 1, 2
 
 A plan prints, compares and computes; it opens no file, starts no thread and knows no torch.
@@ -11,6 +11,7 @@ A plan prints, compares and computes; it opens no file, starts no thread and kno
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -66,22 +67,26 @@ class Plan:
         """Check the arguments and fill in what was left open.
 
         counts [shards]: samples of each shard.  `lanes` defaults to as many as leave each lane a whole block of
-        shards, or 1 without shuffle (the order of the dataset itself); `tail` to "drop" with shuffle, "pad" without.
+        shards, or 1 without shuffle (the order of the dataset itself); `tail` to "drop" with shuffle, "pad" without;
+        `dataset`, a name for the content, to a digest of the counts.
         Raises PlanError for arguments that make no plan.
         """
-        counts = np.asarray(counts, dtype=np.int64)
+        counts = _checked(counts)
+        if shuffle is not None and not isinstance(shuffle, bool | Shuffle):
+            raise PlanError(f"shuffle={shuffle!r}", hint="give True, False or Shuffle(shards=, buffer=)")
         mix = shuffle if isinstance(shuffle, Shuffle) else Shuffle() if shuffle else None
         if tail is not None and tail not in TAILS:
             raise PlanError(f"tail={tail!r}", hint=f"it is one of {', '.join(TAILS)}")
-        if lanes is not None and (not isinstance(lanes, int) or lanes < 1):
+        if lanes is not None and (not isinstance(lanes, int) or isinstance(lanes, bool) or lanes < 1):
             raise PlanError(f"lanes={lanes!r}: a plan has at least 1 lane")
-        if not isinstance(seed, int):
+        if not isinstance(seed, int) or isinstance(seed, bool):
             raise PlanError(f"seed={seed!r} is not a whole number")
         if batch is not None and not isinstance(batch, FixedBatch):
             raise PlanError(f"batch={batch!r}", hint="give FixedBatch(n), or None for single samples")
         check_place(0, world_size)
         chosen = lanes or (choose_lanes(len(counts), mix.shards) if mix else 1)
-        return cls(counts, batch, mix, seed, chosen, tail or ("drop" if mix else "pad"), world_size, dataset)
+        name = dataset or hashlib.sha256(counts.astype("<i8").tobytes()).hexdigest()[:24]
+        return cls(counts, batch, mix, seed, chosen, tail or ("drop" if mix else "pad"), world_size, name)
 
     @property
     def samples(self) -> int:
@@ -164,29 +169,30 @@ class Plan:
 
     def __str__(self) -> str:
         order = f"{self.shuffle}, seed {self.seed}" if self.shuffle else "in order"
-        lanes = f"{self.lanes} lane{'s' * (self.lanes != 1)}"
-        lines = [f"{self.samples:,} samples in {len(self.counts):,} shards, read along {lanes} ({order})"]
+        samples, shards = _number(self.samples, "sample"), _number(len(self.counts), "shard")
+        lines = [f"{samples} in {shards}, read along {_number(self.lanes, 'lane')} ({order})"]
         ranks = f"each of {self.world_size} ranks" if self.world_size > 1 else "1 rank"
-        steps = f"{self.steps():,} steps on {ranks}"
         more = self.total % self.world_size
         if self.tail == "uneven" and more:
-            steps = f"{self.steps():,} steps on {more} of {self.world_size} ranks, one less on the others"
+            ranks = f"{more} of {self.world_size} ranks, one less on the others"
+        steps = f"{_number(self.steps(), 'step')} on {ranks}"
         if self.batch is None:
             lines.append(f"single samples: {steps}")
         else:
             short = self.samples % self.batch_samples
             rest = f" and a short one of {short}" if short else ""
-            lines.append(f"{self.full:,} full micro-batches of {self.batch}{rest}: {steps}")
+            lines.append(f"{_number(self.full, 'full micro-batch')} of {self.batch}{rest}: {steps}")
         return "\n".join([*lines, self._tail_line(), self._workers_line()])
 
     def _tail_line(self) -> str:
         tail = self.tail_report()
         share = f"({100 * tail.dropped_samples / max(1, self.samples):.2f} %)"
         if self.tail == "drop":
-            return f'tail "drop": {tail.dropped_samples:,} of {self.samples:,} samples are left out each epoch {share}'
+            left_out = f"{tail.dropped_samples:,} of {_number(self.samples, 'sample')}"
+            return f'tail "drop": {left_out} left out each epoch {share}'
         if self.tail == "pad":
-            again = f"{tail.repeated_samples:,} samples in {tail.repeated_batches:,} micro-batches"
-            return f'tail "pad": {again} are given again, flagged'
+            again = f"{_number(tail.repeated_samples, 'sample')} in {_number(tail.repeated_batches, 'micro-batch')}"
+            return f'tail "pad": {again} given again, flagged'
         return 'tail "uneven": every sample exactly once'
 
     def _workers_line(self) -> str:
@@ -195,4 +201,20 @@ class Plan:
         good = good_workers(self.lanes, self.world_size)
         if good:
             return f"workers per rank that read no byte twice: {', '.join(map(str, good))}"
-        return f"readers share lanes ({self.lanes} lanes, {self.world_size} ranks) and read ranges of the same shards"
+        lanes, ranks = _number(self.lanes, "lane"), _number(self.world_size, "rank")
+        return f"readers share lanes ({lanes}, {ranks}) and read ranges of the same shards"
+
+
+def _checked(counts: NDArray[Any]) -> NDArray[np.int64]:
+    """A copy that nobody can change, so that a plan stays what it is."""
+    given = np.asarray(counts)
+    if given.ndim != 1 or (given.size and (given.dtype.kind not in "iu" or given.min() < 0)):
+        raise PlanError("counts are no list of sample counts", hint="give one whole number of at least 0 a shard")
+    checked = given.astype(np.int64)
+    checked.flags.writeable = False
+    return checked
+
+
+def _number(n: int, what: str) -> str:
+    """3,000 shards, 1 shard."""
+    return f"{n:,} {what}{'' if n == 1 else 'es' if what.endswith('ch') else 's'}"
