@@ -29,9 +29,9 @@ class FixedBatch:
     def __post_init__(self) -> None:
         if not isinstance(self.samples, int) or isinstance(self.samples, bool) or self.samples < 1:
             raise PlanError(f"FixedBatch({self.samples!r}): a batch has at least 1 sample")
-        if isinstance(self.size, int):
+        if isinstance(self.size, int) and not isinstance(self.size, bool):
             object.__setattr__(self, "size", (self.size, self.size))
-        sides = self.size or (1, 1)
+        sides = (1, 1) if self.size is None else self.size
         if not isinstance(sides, tuple) or len(sides) != 2 or any(not isinstance(s, int) or s < 1 for s in sides):
             raise PlanError(f"FixedBatch(size={self.size!r}): give (height, width) in pixels")
 
