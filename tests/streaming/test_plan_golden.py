@@ -1,0 +1,79 @@
+"""Orders that every release must give.
+
+A difference here means that runs resumed from older states would read other samples.  If that is wanted, raise
+ORDER_VERSION in streaming/plan/plan.py, so that older states are refused, and write the file anew:
+
+    python tests/streaming/test_plan_golden.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streaming import FixedBatch, Plan, Shuffle
+from streaming.plan import SampleGenerators
+from streaming.plan.plan import ORDER_VERSION
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "orders.json"
+PLANS: dict[str, dict[str, Any]] = {
+    "in order": {"counts": [3, 0, 1, 2]},
+    "in order, batches, lanes": {"counts": [3, 0, 7, 2, 4], "batch": FixedBatch(2), "lanes": 2},
+    "whole blocks mixed": {"counts": [4, 5, 1, 3, 0, 6], "shuffle": Shuffle(2, 100), "seed": 7},
+    "small buffer": {"counts": [9, 7, 8, 6], "shuffle": Shuffle(4, 3), "seed": 7},
+    "default lanes": {"counts": [2] * 12, "shuffle": True, "batch": FixedBatch(3), "seed": 0},
+    "odd lanes": {"counts": [5, 9, 2, 7, 1], "shuffle": Shuffle(1, 4), "batch": FixedBatch(4), "lanes": 3, "seed": 1},
+    "large negative seed": {"counts": [3, 3, 3], "shuffle": Shuffle(3, 5), "seed": -(2**70)},
+}  # fmt: skip
+
+
+def orders(arguments: dict[str, Any]) -> list[list[list[list[int]]]]:
+    """Two epochs, each a list of micro-batches, each a list of [shard, index]."""
+    plan = Plan.make(**arguments | {"counts": np.array(arguments["counts"])})
+    epochs = []
+    for number in range(2):
+        cursor = plan.epoch(number).cursor()
+        refs = [cursor.samples(np.array([p])) for p in range(plan.total)]
+        epochs.append([[list(s) for s in zip(r.shards.tolist(), r.indices.tolist(), strict=True)] for r in refs])
+    return epochs
+
+
+def augmentation() -> list[list[int]]:
+    """The first two words of a few samples' generators."""
+    places = [(0, 0, 0, 0), (7, 1, 3, 12), (-(2**70), 2, 99_999, 9_999)]
+    return [SampleGenerators(s, e).of(shard, i).bit_generator.random_raw(2).tolist() for s, e, shard, i in places]
+
+
+def golden() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(GOLDEN.read_text())
+    return found
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_orders_are_as_in_every_release(name: str) -> None:
+    """The samples of two epochs, batch by batch, are those in the file; see above if they are not."""
+    assert orders(PLANS[name]) == golden()["orders"][name]
+
+
+def test_augmentation_is_as_in_every_release() -> None:
+    """The generators of samples start with the words in the file."""
+    assert augmentation() == golden()["augmentation"]
+
+
+def test_the_file_is_of_this_order_version() -> None:
+    """Order version and file change together, and the file holds no plan that is not tested."""
+    assert golden()["order_version"] == ORDER_VERSION
+    assert golden()["orders"].keys() == PLANS.keys()
+
+
+if __name__ == "__main__":
+    content = {
+        "order_version": ORDER_VERSION,
+        "augmentation": augmentation(),
+        "orders": {name: orders(arguments) for name, arguments in PLANS.items()},
+    }
+    GOLDEN.write_text(json.dumps(content, indent=None, separators=(",", ":")).replace('],"', '],\n"') + "\n")
