@@ -21,7 +21,7 @@ from .kinds import kind_of
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_REFUSALS: Final = (
+REFUSALS: Final = (
     ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, OSError, RuntimeError, SyntaxError,
     TypeError, ValueError, Warning, struct.error, MemoryError,
 )  # fmt: skip
@@ -62,7 +62,7 @@ def _pillow_size(data: Buffer) -> tuple[int, int] | None:
             if image.format == "TIFF":  # turned by Pillow itself, in some versions only once it is loaded
                 return ImageOps.exif_transpose(image).size
             return image.height, image.width
-    except (*_REFUSALS, Image.DecompressionBombError):
+    except (*REFUSALS, Image.DecompressionBombError):
         return None
 
 
@@ -70,7 +70,7 @@ def orientation(image: Image) -> int:
     """The orientation of an image that Pillow opened, 1 to 8; 1 where it has none that can be read."""
     try:
         value = image.getexif().get(_ORIENTATION, 1)
-    except _REFUSALS:
+    except REFUSALS:
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
@@ -85,7 +85,7 @@ def _audio_length(data: Buffer) -> tuple[int, int] | None:
 
     try:
         info = soundfile.info(io.BytesIO(data))
-    except _REFUSALS:
+    except REFUSALS:
         return None
     # libsndfile gives the largest integer where it can't tell.
     return (info.frames, info.samplerate) if 0 <= info.frames < 1 << 48 and info.samplerate > 0 else None

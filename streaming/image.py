@@ -25,7 +25,7 @@ from torch.nn.functional import interpolate
 
 from shardwriter.errors import DecodeError
 from shardwriter.headers import jpeg_header
-from shardwriter.probe import orientation
+from shardwriter.probe import REFUSALS, orientation
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -97,6 +97,8 @@ def _with_pillow(data: bytes) -> Pixels:
 
     try:
         with Image.open(io.BytesIO(data)) as image:
+            # Loading first: Pillow then turns TIFFs itself and drops the tag, and PNGs may hold it behind the pixels.
+            image.load()
             turn = _TURNS[orientation(image)]
             pixels = np.array(_rgb(image))
     except UnidentifiedImageError:
@@ -106,8 +108,7 @@ def _with_pillow(data: bytes) -> Pixels:
         raise DecodeError(
             f"the image is too large ({error})", hint="raise PIL.Image.MAX_IMAGE_PIXELS if it is meant"
         ) from None
-    except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError, KeyError) as error:
-        # Pillow's plugins raise all of these for damaged files.
+    except REFUSALS as error:
         raise DecodeError(f"the image is damaged ({error})") from None
     return turn(pixels)
 
