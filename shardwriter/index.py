@@ -19,7 +19,7 @@ from .format import INDEX_SUFFIX, MANIFEST, PARTIAL, SHARD_SUFFIXES
 from .jobs import run_jobs, shown_bytes
 from .measure import measure_shard
 from .shard import ShardSummary
-from .store import ObjectInfo, Store, open_store
+from .store import ObjectInfo, Store, join_url, open_store
 from .table import Manifest, ShardTable
 
 OnError = Literal["raise", "salvage"]
@@ -185,7 +185,7 @@ def _index_shard(job: _Job) -> _Indexed:
         shard = measure_shard(job.root, job.name, salvage=job.salvage)
         found: dict[str, Any] = {
             "skipped": dict(shard.skipped),
-            "damage": [str(error) for error in shard.damage],
+            "damage": [str(error.at(shard=join_url(job.root.url, job.name))) for error in shard.damage],
             "unreadable": len(shard.unreadable),
         }
         found = {name: value for name, value in found.items() if value}

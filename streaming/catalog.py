@@ -148,7 +148,7 @@ def _open_part(
         if part is not None:
             return part
         report = build_index(shards, names, place, on_error="salvage" if salvage else "raise", workers=workers)
-        log.warning("%s had no index; %s, kept in %s", shards.url, report, place.url)
+        log.warning("%s had no index; made one in %s: %s", shards.url, place.url, report)
     return Part(shards, place, load_manifest(place), np.arange(len(names)))
 
 
