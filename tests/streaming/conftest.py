@@ -1,0 +1,63 @@
+"""A small dataset, and an environment in which no other job's ranks or caches show."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from reading import write_numbered
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+            patch.delenv(name, raising=False)
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An indexed dataset of 37 samples in 7 shards of different sizes; tests must not change it."""
+    return str(write_numbered(tmp_path_factory.mktemp("small") / "data"))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache folder for one test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "shardstream"
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[Callable[[], None]]:
+    """A function that waits until no thread and no process is left that was not there at the start, or fails."""
+    threads = set(threading.enumerate())
+    me = psutil.Process()
+    children = set(me.children(recursive=True))
+
+    def check() -> None:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            new_threads = [t for t in threading.enumerate() if t not in threads]
+            new_children = [c for c in me.children(recursive=True) if c not in children and not _lasting(c)]
+            if not new_threads and not new_children:
+                return
+            time.sleep(0.05)
+        pytest.fail(f"left behind: {new_threads}, {new_children}")
+
+    yield check
+    check()
+
+
+def _lasting(process: psutil.Process) -> bool:
+    """Whether this is the helper that Python itself keeps for shared memory until it exits."""
+    try:
+        return "resource_tracker" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return True
