@@ -37,7 +37,7 @@ wheel: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml tools/constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt -e '.[test]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c tools/constraints.txt -e '.[test]'
 	touch $@
 
 clean:
