@@ -8,9 +8,9 @@ ShardError
 │   ├── DatasetNotFound     no shard matches the source (also FileNotFoundError)
 │   ├── FieldMissing        a sample lacks a field that was asked for (also KeyError)
 │   ├── TransformError      the user's transform or decoder raised; carries its text
-│   ├── BatchError          samples that can't form a batch: shapes or fields that differ
+│   ├── BatchError          samples that can't form a batch: shapes or fields that differ (also ValueError)
 │   ├── TooManySkipped      more samples were skipped than the limit allows
-│   └── WorkerError         a worker process died; names it, and the signal
+│   └── WorkerError         a worker process died; names it, and the signal (also RuntimeError)
 ├── DecodeError, StoreError, FormatError ...   see shardwriter.errors
 """
 
