@@ -20,6 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes depends on what else the machine does; that is no property of what is tested.
+settings.register_profile("shardstream", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shardstream")
 
 
 @dataclass
