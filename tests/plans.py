@@ -23,7 +23,12 @@ COUNTS = st.lists(st.sampled_from([0, 1, 2]) | st.integers(0, 14), max_size=9) |
 RANKS = st.integers(1, 16)
 WORKERS = st.integers(0, 5)
 """Workers of each rank; 0 is the trainer's own process."""
-SHUFFLES = st.none() | st.builds(Shuffle, shards=st.integers(1, 5), buffer=st.integers(1, 9) | st.just(10_000))
+BUFFERS = st.integers(1, 9) | st.just(10_000)
+SHUFFLES = (
+    st.builds(Shuffle, shards=st.integers(1, 2), buffer=BUFFERS)
+    | st.builds(Shuffle, shards=st.integers(1, 5), buffer=BUFFERS)
+    | st.none()
+)
 BATCHES = st.none() | st.builds(FixedBatch, st.integers(1, 9))
 SEEDS = st.integers(-5, 5) | st.integers()
 EPOCHS = st.integers(0, 3) | st.integers(0, 2**70)
@@ -37,7 +42,7 @@ def plans(draw: st.DrawFn, *, counts: st.SearchStrategy[list[int]] = COUNTS, tai
         batch=draw(BATCHES),
         shuffle=draw(SHUFFLES) or False,
         seed=draw(SEEDS),
-        lanes=draw(st.none() | st.integers(1, 12)),
+        lanes=draw(st.none() | st.integers(1, 3) | st.integers(1, 12)),
         tail=draw(st.sampled_from(tails)),
         world_size=draw(RANKS),
     )

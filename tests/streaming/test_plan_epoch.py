@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from plans import EPOCHS, Sample, all_samples, by_hand, lane_order, plans
 
 from streaming import FixedBatch, Plan, PlanError, Shuffle
 from streaming.plan import EpochPlan, SampleRefs
 from streaming.plan.keys import permutation
+from streaming.plan.shuffle import block_order
 
 
 def pairs(refs: SampleRefs) -> list[Sample]:
@@ -127,3 +128,17 @@ def test_a_shuffled_block_of_4_billion_samples_is_refused() -> None:
     epoch = make([2**32], shuffle=Shuffle())
     with pytest.raises(PlanError, match="a block of 4294967296 samples"):
         epoch.cursor().samples(np.array([0]))
+
+
+@given(plans(), EPOCHS)
+@example(Plan.make(np.full(6, 5), shuffle=Shuffle(2, 100), lanes=1), 0)
+@example(Plan.make(np.full(12, 5), shuffle=Shuffle(3, 4), lanes=2), 1)
+def test_each_block_has_random_numbers_of_its_own(plan: Plan, number: int) -> None:
+    """The order in a block is that of its seed, epoch, lane and number, counted through its shards."""
+    epoch, each = plan.epoch(number), plan.shuffle.shards if plan.shuffle else 1
+    for lane, shards in enumerate(epoch.lane_shards.tolist()):
+        for block in range(-(-len(shards) // each)):
+            own = [s for s in shards[block * each : (block + 1) * each] if s >= 0]
+            inside = [(s, i) for s in own for i in range(plan.counts[s])]
+            order = block_order(plan.counts[own], plan.shuffle, plan.seed, epoch=number, lane=lane, block=block)
+            assert pairs(epoch.block_samples(lane, block)) == [inside[i] for i in order.tolist()]
