@@ -98,16 +98,24 @@ class EpochPlan:
         block = int(np.searchsorted(self._starts[lane], place, side="right")) - 1
         return block, int(self._starts[lane, block]), int(self._starts[lane, block + 1])
 
-    def block_samples(self, lane: int, block: int) -> SampleRefs:
-        """All samples of a block in the order in which the lane gives them."""
+    def block_parts(self, lane: int, block: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The shards of a block, [k], and where each begins in their concatenation, [k + 1]."""
         first = block * self.block_shards
         shards = self.lane_shards[lane, first : first + self.block_shards]
         shards = shards[shards >= 0]
-        sizes = self._counts[shards].astype(np.int64)
-        order = block_order(sizes, self._shuffle, self._seed, epoch=self.epoch, lane=lane, block=block)
-        starts = np.concatenate([[0], np.cumsum(sizes)])
+        return shards, np.concatenate([[0], np.cumsum(self._counts[shards])]).astype(np.int64)
+
+    def block_order(self, lane: int, block: int) -> NDArray[np.uint32]:
+        """The order in which a lane gives the samples of a block, counted through its concatenated shards."""
+        _, starts = self.block_parts(lane, block)
+        return block_order(np.diff(starts), self._shuffle, self._seed, epoch=self.epoch, lane=lane, block=block)
+
+    def block_samples(self, lane: int, block: int) -> SampleRefs:
+        """All samples of a block in the order in which the lane gives them."""
+        shards, starts = self.block_parts(lane, block)
+        order = self.block_order(lane, block).astype(np.int64)
         which = np.searchsorted(starts, order, side="right") - 1
-        return SampleRefs(shards[which], order.astype(np.int64) - starts[which])
+        return SampleRefs(shards[which], order - starts[which])
 
 
 class Cursor:
@@ -116,7 +124,7 @@ class Cursor:
     def __init__(self, epoch: EpochPlan, capacity: int) -> None:
         self.epoch = epoch
         self._capacity = max(1, capacity)
-        self._blocks: OrderedDict[tuple[int, int], tuple[NDArray[Any], NDArray[Any]]] = OrderedDict()
+        self._blocks: OrderedDict[tuple[int, int], NDArray[np.uint32]] = OrderedDict()
 
     def samples(self, positions: NDArray[Any]) -> SampleRefs:
         """The samples of some positions, one position after the other."""
@@ -151,17 +159,16 @@ class Cursor:
 
     def _take(self, lane: int, block: int, places: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """(shards, indices) of some places of a block, counted from its start."""
-        if self.epoch.in_order:  # a block is one shard, however large: nothing to lay out
-            return np.full(len(places), self.epoch.lane_shards[lane, block]), places
-        shards, indices = self._block(lane, block)
-        return shards[places], indices[places]
+        shards, starts = self.epoch.block_parts(lane, block)
+        # In order, a block needs no laying out, however large its shards are.
+        flat = places if self.epoch.in_order else self._order(lane, block)[places].astype(np.int64)
+        which = np.searchsorted(starts, flat, side="right") - 1
+        return shards[which], flat - starts[which]
 
-    def _block(self, lane: int, block: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _order(self, lane: int, block: int) -> NDArray[np.uint32]:
         found = self._blocks.get((lane, block))
         if found is None:
-            refs = self.epoch.block_samples(lane, block)
-            found = refs.shards.astype(np.uint32), refs.indices.astype(np.uint32)
-            self._blocks[lane, block] = found
+            found = self._blocks[lane, block] = self.epoch.block_order(lane, block)
             if len(self._blocks) > self._capacity:
                 self._blocks.popitem(last=False)
         else:

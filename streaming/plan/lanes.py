@@ -18,12 +18,20 @@ MOST: Final = 192
 alone holds 192 blocks; jobs with more readers than that ask for more lanes."""
 
 
-def choose_lanes(shards: int, each: int) -> int:
-    """The largest 2**k or 3 * 2**k up to MOST that leaves every lane at least `each` shards; 1 if there are too few."""
+OPEN_SAMPLES: Final = 1 << 25
+"""Samples in one block of each lane, all lanes together, that a plan allows by itself: 4 bytes each for their order."""
+
+
+def choose_lanes(shards: int, each: int, samples: int = 0) -> int:
+    """The largest 2**k or 3 * 2**k that leaves every lane at least `each` shards; 1 if there are too few.
+
+    At most MOST, and with large shards (`samples` in all) so many that OPEN_SAMPLES holds on average.
+    """
+    most = min(MOST, OPEN_SAMPLES * shards // (each * samples) if samples else MOST)
     best = 1
     for base in (1, 3):
         lanes = base
-        while lanes * each <= shards and lanes <= MOST:
+        while lanes * each <= shards and lanes <= most:
             best = max(best, lanes)
             lanes *= 2
     return best

@@ -79,14 +79,14 @@ class Plan:
             raise PlanError(f"tail={tail!r}", hint=f"it is one of {', '.join(TAILS)}")
         if lanes is not None and (not isinstance(lanes, int) or isinstance(lanes, bool) or lanes < 1):
             raise PlanError(f"lanes={lanes!r}: a plan has at least 1 lane")
-        if not isinstance(seed, int) or isinstance(seed, bool):
+        if not isinstance(seed, int | np.integer) or isinstance(seed, bool):
             raise PlanError(f"seed={seed!r} is not a whole number")
         if batch is not None and not isinstance(batch, FixedBatch):
             raise PlanError(f"batch={batch!r}", hint="give FixedBatch(n), or None for single samples")
         check_place(0, world_size)
-        chosen = lanes or (choose_lanes(len(counts), mix.shards) if mix else 1)
+        chosen = lanes or (choose_lanes(len(counts), mix.shards, int(counts.sum())) if mix else 1)
         name = dataset or hashlib.sha256(counts.astype("<i8").tobytes()).hexdigest()[:24]
-        return cls(counts, batch, mix, seed, chosen, tail or ("drop" if mix else "pad"), world_size, name)
+        return cls(counts, batch, mix, int(seed), chosen, tail or ("drop" if mix else "pad"), world_size, name)
 
     @property
     def samples(self) -> int:

@@ -13,6 +13,8 @@ from typing import Any, Final
 from ..errors import StateError, StateMismatch
 
 STATE_VERSION: Final = 1
+MAX_EPOCH: Final = 1 << 31
+"""Epochs are below this: their numbers travel between processes in 31 bits."""
 
 
 def make_state(fingerprint: Mapping[str, Any], *, epoch: int, position: int) -> dict[str, Any]:
@@ -31,7 +33,7 @@ def read_state(state: object, fingerprint: Mapping[str, Any]) -> tuple[int, int]
     if state.get("version") != STATE_VERSION:
         raise StateError(f"the state has version {state.get('version')!r}; this release reads version {STATE_VERSION}")
     saved, epoch, position = state.get("fingerprint"), state.get("epoch"), state.get("position")
-    if not isinstance(saved, Mapping) or not _count(epoch) or not _count(position):
+    if not isinstance(saved, Mapping) or not _count(epoch, MAX_EPOCH) or not _count(position, 1 << 62):
         raise StateError("the state lacks fingerprint, epoch or position, or they are not what they should be")
     differing = [name for name in {**saved, **fingerprint} if saved.get(name) != fingerprint.get(name)]
     if differing:
@@ -43,5 +45,5 @@ def read_state(state: object, fingerprint: Mapping[str, Any]) -> tuple[int, int]
     return int(epoch), int(position)  # type: ignore[arg-type]
 
 
-def _count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _count(value: object, limit: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit

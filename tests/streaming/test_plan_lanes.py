@@ -63,3 +63,9 @@ def test_more_lanes_than_shards_leaves_some_empty() -> None:
     table = deal(np.arange(3), np.array([4, 4, 4]), lanes=5)
     assert sorted(chain(*table.tolist())) == [-1, -1, 0, 1, 2]
     assert deal(np.arange(0), np.zeros(0, dtype=np.int64), lanes=5).shape == (5, 0)
+
+
+@pytest.mark.parametrize(("each_shard", "lanes"), [(1_000, 192), (100_000, 64), (10_000_000, 1)])
+def test_large_shards_make_fewer_lanes(each_shard: int, lanes: int) -> None:
+    """A block of each lane, all together, holds no more samples than a reader may keep the order of."""
+    assert choose_lanes(1_000, 4, 1_000 * each_shard) == lanes

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from streaming import StateError, StateMismatch
 from streaming.plan import make_state, read_state
+from streaming.plan.state import MAX_EPOCH
 
 VALUES = st.none() | st.integers() | st.text(max_size=5)
 FINGERPRINTS = st.dictionaries(st.sampled_from("abcd"), VALUES, max_size=4)
 FINE = {"version": 1, "fingerprint": {"seed": 7}, "epoch": 3, "position": 640}
 
 
-@given(FINGERPRINTS, st.integers(0, 2**70), st.integers(0, 2**70))
+@given(FINGERPRINTS, st.integers(0, MAX_EPOCH - 1), st.integers(0, 2**62 - 1))
 def test_a_state_comes_back_through_json(fingerprint: dict[str, Any], epoch: int, position: int) -> None:
     """Four entries, of any size of number, that JSON keeps as they are."""
     state = make_state(fingerprint, epoch=epoch, position=position)
@@ -86,3 +87,10 @@ def test_a_fingerprint_is_a_dict(fingerprint: object) -> None:
     with pytest.raises(StateError) as caught:
         read_state(FINE | {"fingerprint": fingerprint}, {"seed": 7})
     assert type(caught.value) is StateError
+
+
+def test_numbers_beyond_the_limits_are_refused() -> None:
+    """An epoch of 2**31 and a position of 2**62 are no epoch and no position."""
+    for epoch, position in ((MAX_EPOCH, 0), (0, 1 << 62)):
+        with pytest.raises(StateError, match="not what they should be"):
+            read_state(make_state({}, epoch=epoch, position=position), {})
