@@ -27,6 +27,7 @@ from .fetch import Fetcher
 from .pipeline import FieldChoice, OnError, Readahead, SampleMaker, Skips, Transform
 from .place import cores, resolve_place
 from .plan import FixedBatch, Plan, SampleGenerators, SampleRefs, Share, Shuffle, Tail, make_state, read_state
+from .plan.state import MAX_EPOCH
 from .source import Source
 
 log = logging.getLogger("shardstream")
@@ -42,6 +43,8 @@ class _Unit(NamedTuple):
     steps: list[int]
     repeats: list[bool]
     refs: SampleRefs
+    padded: bool
+    """Whether the pass gives anything again."""
 
 
 class StreamingDataset(IterableDataset[dict[str, Any]]):
@@ -128,6 +131,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         self._epochs = Epochs()
         self._passes = 0
         self._loaded: dict[str, Any] | None = None
+        self._loaded_in_worker = False
         self._done: dict[str, Any] | None = None
         self._report()
 
@@ -140,7 +144,6 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
                 f"{self.plan.full} full micro-batches for {self.plan.world_size} ranks",
                 hint="use smaller batches, fewer ranks, or tail='pad'",
             )
-        self._repeats = tail.repeated_batches > 0
         if self.place.rank == 0 and (tail.dropped_samples or tail.repeated_samples):
             log.warning("%s", str(self.plan).splitlines()[2])
 
@@ -150,8 +153,8 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch, from its start; also for workers that are running already."""
-        if not isinstance(epoch, int) or epoch < 0:
-            raise PlanError(f"set_epoch({epoch!r}): epochs count from 0")
+        if not isinstance(epoch, int) or not 0 <= epoch < MAX_EPOCH:
+            raise PlanError(f"set_epoch({epoch!r}): epochs count from 0 to {MAX_EPOCH - 1}")
         self._loaded = self._done = None
         self._epochs.request(epoch=epoch)
 
@@ -180,10 +183,15 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         epoch, position = read_state(state, self.plan.fingerprint())
         self._done = None
         self._loaded = dict(state)
-        if get_worker_info() is None:
+        self._loaded_in_worker = get_worker_info() is not None
+        if not self._loaded_in_worker:
             self._epochs.request(epoch=epoch, position=position)
 
     def __iter__(self) -> Iterator[Any]:
+        return (item for item in self.each_step() if item is not None)
+
+    def each_step(self) -> Iterator[Any]:
+        """As iter(), with None in the place of a single sample that was skipped."""
         info = get_worker_info()
         self._passes += 1
         if info is None:
@@ -212,14 +220,16 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
     def _begin_in_worker(self, pass_id: int, worker: int, workers: int) -> tuple[int, Share]:
         """Epoch and share of a worker process: from the state that was loaded in it, or as the trainer asked."""
         skip = 0
-        if self._loaded is not None:
-            epoch, start, skip = _worker_state(self._loaded, worker, workers)
+        # What the trainer loaded is in the shared epochs; workers are often started anew and would load it each time.
+        loaded = self._loaded if self._loaded_in_worker else None
+        if loaded is not None:
+            epoch, start, skip = _worker_state(loaded, worker, workers)
         else:
             epoch, start = self._epochs.begin(pass_id)
         over = bool(start) and not self.plan.steps(start=start)
         if over:
             epoch, start, skip = epoch + 1, 0, 0
-        if over or self._loaded is not None:
+        if over or loaded is not None:
             self._epochs.begin_at(pass_id, epoch)
         return epoch, Share(self.place.rank, self.place.world_size, worker, workers, start, skip)
 
@@ -255,8 +265,6 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
                 for step, item in zip(unit.steps, items, strict=True):
                     state = self.state_after(epoch, share.start, step + 1)
                     self._done = self._mark(state, epoch, share, (step - share.worker) // share.workers + 1)
-                    if item is None:
-                        continue
                     if self.plan.batch is not None and isinstance(item, dict):
                         item["__state__"] = state
                     yield item
@@ -264,19 +272,21 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
     def _units(self, epoch: int, share: Share, turns: int) -> Iterator[_Unit]:
         """The work of this reader, in order.  The plan is evaluated here, in the consumer's thread, unit by unit."""
         cursor = self.plan.epoch(epoch).cursor(capacity=self.plan.lanes + 1)
+        end = share.start + self.plan.steps(start=share.start) * self.place.world_size
+        padded = self.plan.tail == "pad" and end > self.plan.total
         most = 1 if self.plan.batch else RUN if self._decode is not False else RAW_RUN
         done, size = 0, min(most, 8)
         while done < turns:
             these = np.arange(done, min(done + size, turns))
             sources = [self.plan.source(p) for p in share.positions(these).tolist()]
             refs = cursor.samples(np.array([p for p, _ in sources], dtype=np.int64))
-            yield _Unit(share.steps(these).tolist(), [again for _, again in sources], refs)
+            yield _Unit(share.steps(these).tolist(), [again for _, again in sources], refs, padded)
             done, size = done + len(these), min(most, 2 * size)
 
     def _work(self, maker: SampleMaker, unit: _Unit) -> tuple[_Unit, list[Any], list[Exception]]:
         samples, errors = maker.samples(unit.refs)
         if self.plan.batch is None:
-            if self._repeats:
+            if unit.padded:
                 for sample, again in zip(samples, unit.repeats, strict=True):
                     if sample is not None:
                         sample["__repeat__"] = again

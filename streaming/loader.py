@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Mapping
+from multiprocessing.connection import wait
 from typing import Any, Final, Self
 
 import torch
@@ -39,7 +40,7 @@ class _Reporting(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         try:
-            yield from self._dataset
+            yield from self._dataset.each_step()
         except ShardError as error:
             yield _Failure(error)
 
@@ -107,13 +108,16 @@ class StreamingLoader:
                 self.close()
                 raise item.error
             self._state = self.dataset.state_after(epoch, start, steps)
+            if item is None:
+                self.skipped += 1
+                continue
             if isinstance(item, dict):
                 self.skipped += len(item.get("__skipped__", ()))
             yield item if self.device is None else _to(item, self.device)
 
     def _items(self) -> Iterator[Any]:
         if self.workers == 0:
-            yield from self.dataset
+            yield from self.dataset.each_step()
             return
         if self._loader is None:
             self._loader = DataLoader(
@@ -131,7 +135,8 @@ class StreamingLoader:
                 item = next(self._running)
             except StopIteration:
                 return
-            except RuntimeError as error:
+            except (RuntimeError, OSError, EOFError) as error:
+                # A worker that dies is noticed by torch, or by whatever was waiting for its bytes.
                 dead = _dead_worker(self._running)
                 if dead is None:
                     raise
@@ -155,9 +160,20 @@ class StreamingLoader:
 
 
 def _dead_worker(running: Any) -> str | None:
-    """Which worker has died, and of what."""
-    for number, process in enumerate(getattr(running, "_workers", ())):
-        process.join(timeout=1.0 if not process.is_alive() else 0.0)
+    """Which worker has died, and of what; None if none has within a few seconds."""
+    try:
+        return _find_dead(running)
+    except RuntimeError:
+        # Torch's signal handler, which raises once wherever the main thread is when a worker dies.
+        return _find_dead(running)
+
+
+def _find_dead(running: Any) -> str | None:
+    workers = getattr(running, "_workers", ())
+    ended = wait([process.sentinel for process in workers], timeout=5.0)
+    for number, process in enumerate(workers):
+        if process.sentinel in ended:  # a moment before its exit code is known
+            process.join(timeout=5.0)
         code = process.exitcode
         if code is not None and code != 0:
             how = (

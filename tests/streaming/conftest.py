@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,15 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 def small(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An indexed dataset of 37 samples in 7 shards of different sizes; tests must not change it."""
     return str(write_numbered(tmp_path_factory.mktemp("small") / "data"))
+
+
+@pytest.fixture(scope="session")
+def forkserver() -> None:
+    """A running fork server that has loaded torch, so that workers it starts need not; it ends with the tests."""
+    from multiprocessing.forkserver import _forkserver
+
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["streaming.dataset", "streaming.loader"])
+    _forkserver.ensure_running()  # type: ignore[attr-defined]
 
 
 @pytest.fixture
