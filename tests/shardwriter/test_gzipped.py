@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 
 import pytest
 import tars
@@ -10,7 +11,8 @@ import tars
 from shardwriter.errors import FormatError, TrailingData, TruncatedShard
 from shardwriter.gzipped import unpacked
 
-TAR = tars.tar([(name, os.urandom(3000)) for name, _ in tars.numbered(4)])
+NOISE = random.Random(1)  # the same in all processes of a run, since sizes are in the names of tests
+TAR = tars.tar([(name, NOISE.randbytes(3000)) for name, _ in tars.numbered(4)])
 GZ = tars.zipped(TAR)
 
 
