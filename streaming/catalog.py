@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.errors import ObjectNotFound
-from shardwriter.format import PARTIAL
+from shardwriter.format import PARTIAL, SHARD_SUFFIXES
 from shardwriter.index import build_index
 from shardwriter.open import load_manifest, load_table
 from shardwriter.store import Store, join_url, open_store
@@ -163,11 +163,26 @@ def _indexed(listing: Listing, shards: Store, place: Store, options: Mapping[str
     if manifest.base is not None:
         shards = open_store(manifest.base, options)
     if listing.whole:
+        _tell_unlisted(shards, manifest)
         return Part(shards, place, manifest, np.arange(len(manifest)))
     rows = {name: i for i, name in enumerate(manifest.names())}
     if not all(name in rows for name in listing.names):
         return None
     return Part(shards, place, manifest, np.array([rows[name] for name in listing.names], np.int64))
+
+
+def _tell_unlisted(shards: Store, manifest: Manifest) -> None:
+    """Say in the log that a local folder holds shards that its manifest does not list; listing a bucket costs too
+    much.
+    """
+    if shards.path is None or not shards.path.is_dir():
+        return
+    with os.scandir(shards.path) as entries:
+        names = [e.name for e in entries if e.name.endswith(SHARD_SUFFIXES) and not e.name.startswith(".")]
+    unlisted = sorted(set(names).difference(manifest.names()) if names else ())
+    if unlisted:
+        found = f"{len(unlisted):,} shards that its index does not list, such as {unlisted[0]}"
+        log.warning("%s holds %s: they are not read until it is indexed again", shards.url, found)
 
 
 def _exists(store: Store, name: str) -> bool:

@@ -292,3 +292,13 @@ def test_damage_ends_indexing_unless_it_may_be_skipped(tmp_path: Path, caplog: p
     with caplog.at_level(logging.WARNING):
         assert _read(folder, on_error="skip") == [0, 1, 4, 5, 6, 7]
     assert "shard-000.tar, key 000002, offset 4096" in caplog.text
+
+
+def test_shards_that_the_index_does_not_list_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A shard that was put into an indexed folder is not read, and the log says so; without one it says nothing."""
+    folder = write_numbered(tmp_path / "data", [3, 2])
+    assert _read(folder) == [0, 1, 2, 3, 4]
+    assert "does not list" not in caplog.text
+    shutil.copy(folder / "shard-000.tar", folder / "shard-002.tar")
+    assert _read(folder) == [0, 1, 2, 3, 4]
+    assert "1 shards that its index does not list, such as shard-002.tar" in caplog.text
