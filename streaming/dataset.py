@@ -132,7 +132,8 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         self._passes = 0
         self._loaded: dict[str, Any] | None = None
         self._loaded_in_worker = False
-        self._done: dict[str, Any] | None = None
+        self._done: tuple[int, Share, int] | None = None
+        """Epoch, share and steps done: a state is made of them when it is asked for, not for each sample."""
         self._report()
 
     def _report(self) -> None:
@@ -169,9 +170,10 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
                 "worker processes read this dataset, and run ahead of the batches that you have seen",
                 hint="save batch['__state__'] of the last batch, or use StreamingLoader or StatefulDataLoader",
             )
-        known = self._done or self._loaded
-        if known is not None:
-            return dict(known)
+        if self._done is not None:
+            return self._state(*self._done)
+        if self._loaded is not None:
+            return dict(self._loaded)
         epoch, position = self._epochs.upcoming()
         return make_state(self.plan.fingerprint(), epoch=epoch, position=position)
 
@@ -200,7 +202,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         pass_id = hash((info.seed - info.id, self._passes))
         self._epochs.mark(in_workers=True)
         epoch, share = self._begin_in_worker(pass_id, info.id, info.num_workers)
-        self._start(self._mark(self.state_after(epoch, share.start, 0), epoch, share, share.skip))
+        self._start(epoch, share)
         return self._run(epoch, share)
 
     def _iterate(self, pass_id: int) -> Iterator[Any]:
@@ -210,11 +212,12 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
             epoch, start = epoch + 1, 0
             self._epochs.begin_at(pass_id, epoch)
         self._epochs.mark(in_workers=False)
-        self._start(self.state_after(epoch, start, 0))
-        yield from self._run(epoch, Share(self.place.rank, self.place.world_size, start=start))
+        share = Share(self.place.rank, self.place.world_size, start=start)
+        self._start(epoch, share)
+        yield from self._run(epoch, share)
 
-    def _start(self, state: dict[str, Any]) -> None:
-        self._loaded, self._done = None, state
+    def _start(self, epoch: int, share: Share) -> None:
+        self._loaded, self._done = None, (epoch, share, 0)
         self.skips = Skips()
 
     def _begin_in_worker(self, pass_id: int, worker: int, workers: int) -> tuple[int, Share]:
@@ -263,10 +266,9 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
             for unit, items, errors in work:
                 self._count(errors)
                 for step, item in zip(unit.steps, items, strict=True):
-                    state = self.state_after(epoch, share.start, step + 1)
-                    self._done = self._mark(state, epoch, share, (step - share.worker) // share.workers + 1)
+                    self._done = epoch, share, step + 1
                     if self.plan.batch is not None and isinstance(item, dict):
-                        item["__state__"] = state
+                        item["__state__"] = self.state_after(epoch, share.start, step + 1)
                     yield item
 
     def _units(self, epoch: int, share: Share, turns: int) -> Iterator[_Unit]:
@@ -278,9 +280,9 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         done, size = 0, min(most, 8)
         while done < turns:
             these = np.arange(done, min(done + size, turns))
-            sources = [self.plan.source(p) for p in share.positions(these).tolist()]
-            refs = cursor.samples(np.array([p for p, _ in sources], dtype=np.int64))
-            yield _Unit(share.steps(these).tolist(), [again for _, again in sources], refs, padded)
+            positions = share.positions(these)
+            refs = cursor.samples(positions % self.plan.total)  # a padded epoch starts over, as Plan.source says
+            yield _Unit(share.steps(these).tolist(), (positions >= self.plan.total).tolist(), refs, padded)
             done, size = done + len(these), min(most, 2 * size)
 
     def _work(self, maker: SampleMaker, unit: _Unit) -> tuple[_Unit, list[Any], list[Exception]]:
@@ -306,10 +308,12 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
                 batch["__skipped__"] = [error.key for error in errors]
         return unit, [batch], list(errors)
 
-    def _mark(self, state: dict[str, Any], epoch: int, share: Share, turns: int) -> dict[str, Any]:
-        """In a worker process the state also says what this worker has done; see _worker_state."""
+    def _state(self, epoch: int, share: Share, steps: int) -> dict[str, Any]:
+        """The state after `steps` steps; in a worker process it also says what this worker has done (_worker_state)."""
+        state = self.state_after(epoch, share.start, steps)
         if get_worker_info() is None:
             return state
+        turns = max(share.skip, -(-(steps - share.worker) // share.workers))
         return state | {"worker": [share.worker, share.workers, epoch, share.start, turns]}
 
     def _count(self, errors: Sequence[Exception]) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Self
 
 import numpy as np
@@ -88,7 +89,7 @@ class Plan:
         name = dataset or hashlib.sha256(counts.astype("<i8").tobytes()).hexdigest()[:24]
         return cls(counts, batch, mix, int(seed), chosen, tail or ("drop" if mix else "pad"), world_size, name)
 
-    @property
+    @cached_property
     def samples(self) -> int:
         """Samples of the dataset."""
         return int(self.counts.sum())
