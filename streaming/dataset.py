@@ -254,7 +254,6 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         with Fetcher(self.catalog, self._choice.read) as fetcher:
             maker = SampleMaker(
                 fetcher,
-                self.catalog.url,
                 self._choice,
                 Decoders(self._decode, self._size),
                 self._transform,

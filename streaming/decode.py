@@ -37,6 +37,11 @@ class Decoders:
         self._size = size
         self._chosen: dict[str, Callable[[bytes], Any] | None] = {}
 
+    @property
+    def none(self) -> bool:
+        """Whether every field stays bytes."""
+        return not self._by_name and not self._own
+
     def decode(self, field: str, data: bytes) -> Any:
         """The value of a field.  Raises DecodeError, and TransformError for an exception of the user's own decoder."""
         if field not in self._chosen:

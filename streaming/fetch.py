@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from shardwriter.errors import HeaderError, ObjectChanged, ShardError
 from shardwriter.format import split_name
 from shardwriter.gzipped import unpacked
-from shardwriter.store import contents
+from shardwriter.store import Store, contents
 from shardwriter.table import ShardTable
 from shardwriter.tar import header_before
 
@@ -43,20 +43,26 @@ _REINDEX: Final = "it was replaced or changed since; make the index again with `
 Ints = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RawSample:
     """One sample as bytes: its place, and the bytes of each field that was asked for, in the order of the shard."""
 
     shard: int
     index: int
+    url: str
     key: str
     fields: dict[str, bytes]
 
 
 class _Open(NamedTuple):
-    """An open shard: its table, and its mapped bytes, or None and the ETag where ranges are asked for."""
+    """An open shard: its URL, its table, the fields to read with their columns in the table, and its mapped bytes, or
+    None and the ETag where ranges are asked for.
+    """
 
+    url: str
     table: ShardTable
+    fields: list[str]
+    columns: list[int]
     data: memoryview | None
     version: str | None
 
@@ -94,30 +100,24 @@ class Fetcher:
 
     def _from_shard(self, shard: int, indices: Ints) -> list[RawSample]:
         opened = self._open(shard)
-        table = opened.table
-        names = [n for n in (table.fields if self._wanted is None else self._wanted(table.fields)) if n in table.fields]
-        columns = [table.fields.index(n) for n in names]
-        offsets = table.field_offsets[indices][:, columns].astype(np.int64)
+        table, names = opened.table, opened.fields
+        offsets = table.field_offsets[indices][:, opened.columns].astype(np.int64)
         lows = np.where(offsets > 0, table.starts[indices].astype(np.int64)[:, None] + offsets, -1)
-        highs = lows + table.field_sizes[indices][:, columns].astype(np.int64)
-        rows = (
-            self._mapped(opened.data, lows, highs)
-            if opened.data is not None
-            else self._ranges(shard, opened, lows, highs)
-        )
+        highs = lows + table.field_sizes[indices][:, opened.columns].astype(np.int64)
+        flat = self._ranges(shard, opened, lows, highs) if opened.data is None else _cut(opened.data, lows, highs)
+        n, width = lows.shape
+        rows: list[dict[str, Any]] = [
+            dict(zip(names, flat[i * width : (i + 1) * width], strict=True)) for i in range(n)
+        ]
+        if lows.size and lows.min() < 0:
+            rows = [{name: data for name, data in row.items() if data is not None} for row in rows]
+        keys = _keys(table, indices)
         return [
-            RawSample(shard, i, key, {n: b for n, b in zip(names, row, strict=True) if b is not None})
-            for i, key, row in zip(indices.tolist(), _keys(table, indices), rows, strict=True)
+            RawSample(shard, i, opened.url, key, fields)
+            for i, key, fields in zip(indices.tolist(), keys, rows, strict=True)
         ]
 
-    @staticmethod
-    def _mapped(data: memoryview, lows: Ints, highs: Ints) -> list[list[bytes | None]]:
-        return [
-            [bytes(data[a:b]) if a >= 0 else None for a, b in zip(low, high, strict=True)]
-            for low, high in zip(lows.tolist(), highs.tolist(), strict=True)
-        ]
-
-    def _ranges(self, shard: int, opened: _Open, lows: Ints, highs: Ints) -> list[list[bytes | None]]:
+    def _ranges(self, shard: int, opened: _Open, lows: Ints, highs: Ints) -> list[bytes | None]:
         """Spans of a remote shard: neighbours are joined, several requests are in flight."""
         store, name = self._catalog.locate(shard)
         requests = join_spans(lows.reshape(-1), highs.reshape(-1))
@@ -126,8 +126,7 @@ class Fetcher:
         for request, body in zip(requests, bodies, strict=True):
             for i in request.members:
                 flat[i] = body[int(lows.flat[i]) - request.low : int(highs.flat[i]) - request.low]
-        width = lows.shape[1]
-        return [flat[row * width : (row + 1) * width] for row in range(len(lows))]
+        return flat
 
     def _requests(self) -> ThreadPoolExecutor:
         with self._lock:
@@ -141,13 +140,28 @@ class Fetcher:
             if found is not None:
                 self._shards.move_to_end(shard)
                 return found
-        opened = _open(self._catalog, shard)
+        opened = self._opened(shard)
         with self._lock:
             kept = self._shards.setdefault(shard, opened)
             # An evicted map is unmapped when the last thread that reads from it lets go.
             while len(self._shards) > OPEN_SHARDS:
                 self._shards.popitem(last=False)
         return kept
+
+    def _opened(self, shard: int) -> _Open:
+        """Open a shard and check that it is the one that the index describes."""
+        table, url = self._catalog.table(shard), self._catalog.url(shard)
+        store, name = self._catalog.locate(shard)
+        wanted = table.fields if self._wanted is None else self._wanted(table.fields)
+        fields = [field for field in wanted if field in table.fields]
+        columns = [table.fields.index(field) for field in fields]
+        if store.path is None and not table.gzipped:
+            info = store.info(name)
+            _check_size(info.size, int(table.meta["bytes"]))
+            return _Open(url, table, fields, columns, None, info.version)
+        data = _whole(store, name, table)
+        _spot_check(data, table)
+        return _Open(url, table, fields, columns, data, None)
 
     def close(self) -> None:
         """Let go of all shards and end the threads."""
@@ -191,26 +205,17 @@ def join_spans(lows: Ints, highs: Ints) -> list[Request]:
     return requests
 
 
-def _open(catalog: Catalog, shard: int) -> _Open:
-    """Open a shard and check that it is the one that the index describes."""
-    table = catalog.table(shard)
-    store, name = catalog.locate(shard)
-    if store.path is None and not table.gzipped:
-        info = store.info(name)
-        _check_size(info.size, int(table.meta["bytes"]))
-        return _Open(table, None, info.version)
+def _whole(store: Store, name: str, table: ShardTable) -> memoryview:
+    """All bytes of a tar, unpacked."""
     # The slices outlive the blocks: they keep the maps alive, and the files behind them have no name or are closed.
     with contents(store, name) as whole:
         _check_size(len(whole), int(table.meta["bytes"]))
-        if table.gzipped:
-            # Damage was met, and reported or refused, when the shard was indexed.
-            with unpacked(whole, []) as (tar, _):
-                _check_size(len(tar), table.content_bytes)
-                data = tar[:]
-        else:
-            data = whole[:]
-    _spot_check(data, table)
-    return _Open(table, data, None)
+        if not table.gzipped:
+            return whole[:]
+        # Damage was met, and reported or refused, when the shard was indexed.
+        with unpacked(whole, []) as (tar, _):
+            _check_size(len(tar), table.content_bytes)
+            return tar[:]
 
 
 def _check_size(found: int, expected: int) -> None:
@@ -234,7 +239,13 @@ def _spot_check(data: memoryview, table: ShardTable) -> None:
                 )
 
 
+def _cut(data: memoryview, lows: Ints, highs: Ints) -> list[bytes | None]:
+    """Copies of spans; None for those with a negative low."""
+    spans = zip(lows.reshape(-1).tolist(), highs.reshape(-1).tolist(), strict=True)
+    return [bytes(data[low:high]) if low >= 0 else None for low, high in spans]
+
+
 def _keys(table: ShardTable, indices: Ints) -> list[str]:
     lows, highs = table.key_offsets[indices].tolist(), table.key_offsets[indices + 1].tolist()
-    raw = table.key_bytes
-    return [raw[a:b].tobytes().decode("utf-8", "surrogatepass") for a, b in zip(lows, highs, strict=True)]
+    raw = table.key_bytes.data
+    return [str(raw[a:b], "utf-8", "surrogatepass") for a, b in zip(lows, highs, strict=True)]

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, Literal
 
 from shardwriter.errors import DecodeError, ShardError
@@ -57,6 +58,11 @@ class FieldChoice:
         )
         self._wanted = None if given is None else {name: read.split(";") for name, read in given.items()}
 
+    @property
+    def everything(self) -> bool:
+        """Whether each field is given, under its own name."""
+        return self._wanted is None
+
     def read(self, available: Sequence[str]) -> Sequence[str]:
         """The fields of a shard that must be read."""
         if self._wanted is None:
@@ -90,22 +96,29 @@ class SampleMaker:
     """Turns references into finished samples; safe to share between threads."""
 
     fetcher: Fetcher
-    url: Callable[[int], str]
     choice: FieldChoice
     decoders: Decoders
     transform: Transform | None
     generators: SampleGenerators
     on_error: OnError
 
+    @cached_property
+    def plain(self) -> bool:
+        """Whether samples are given as they lie in the shard."""
+        return self.choice.everything and self.decoders.none and self.transform is None
+
     def samples(self, refs: SampleRefs) -> tuple[list[dict[str, Any] | None], list[ShardError]]:
         """The samples of `refs` in order; None for one that is skipped, with its error in the second list."""
+        found = self.fetcher.fetch(refs)
+        if self.plain:
+            return [{"__key__": raw.key, "__url__": raw.url, **raw.fields} for raw in found], []
         out: list[dict[str, Any] | None] = []
         errors: list[ShardError] = []
-        for raw in self.fetcher.fetch(refs):
+        for raw in found:
             try:
                 out.append(self._sample(raw))
             except ShardError as error:
-                error.at(shard=self.url(raw.shard), key=raw.key)
+                error.at(shard=raw.url, key=raw.key)
                 if isinstance(error, FieldMissing):
                     error.at(hint=f"it has {', '.join(self.fetcher.fields_of(raw.shard, raw.index))}")
                 if self.on_error == "raise" or not isinstance(error, SKIPPABLE):
@@ -115,7 +128,7 @@ class SampleMaker:
         return out, errors
 
     def _sample(self, raw: RawSample) -> dict[str, Any]:
-        sample: dict[str, Any] = {"__key__": raw.key, "__url__": self.url(raw.shard)}
+        sample: dict[str, Any] = {"__key__": raw.key, "__url__": raw.url}
         for name, (read, data) in self.choice.select(raw.fields).items():
             try:
                 sample[name] = self.decoders.decode(read, data)
