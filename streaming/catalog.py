@@ -67,6 +67,11 @@ class Catalog:
         """Size of all shards."""
         return sum(int(p.manifest.sizes[p.rows].sum()) for p in self._parts)
 
+    @property
+    def local(self) -> bool:
+        """Whether all shards are files of this machine."""
+        return all(part.shards.path is not None for part in self._parts)
+
     def digest(self) -> str:
         """A short name for the content: it changes with the bytes or the order of any shard, not with their place."""
         state = hashlib.sha256()

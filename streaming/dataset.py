@@ -65,7 +65,8 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
                  the batch's `__skipped__`, and give up after `skip_limit` of them in an epoch of one reader
     collate      samples -> batch, in place of the default
     lanes        parallel tracks of the plan (see Plan); part of the order
-    threads      threads that fetch and decode ahead (default: this reader's share of the cores); 0: none
+    threads      threads that fetch and decode ahead (default: this reader's share of the cores; 0, none, where the
+                 bytes of local shards are given as they are)
     ahead_bytes  bound on what they hold
     index        where the index is, if not beside the shards; storage_options: endpoint_url, key, secret, anon, ...
     rank, world_size   default: torch.distributed if initialised, else RANK and WORLD_SIZE, else one rank
@@ -250,7 +251,6 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
 
     def _run(self, epoch: int, share: Share) -> Iterator[Any]:
         turns = share.turns(self.plan.steps(start=share.start, rank=share.rank))
-        maker_threads = self._thread_count(share.workers)
         with Fetcher(self.catalog, self._choice.read) as fetcher:
             maker = SampleMaker(
                 fetcher,
@@ -261,7 +261,8 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
                 self._on_error,
             )
             units = self._units(epoch, share, turns)
-            work = Readahead(lambda u: self._work(maker, u), units, threads=maker_threads, ahead_bytes=self.ahead_bytes)
+            threads = self._thread_count(share.workers, copying=maker.plain and self.catalog.local)
+            work = Readahead(lambda u: self._work(maker, u), units, threads=threads, ahead_bytes=self.ahead_bytes)
             for unit, items, errors in work:
                 self._count(errors)
                 for step, item in zip(unit.steps, items, strict=True):
@@ -327,9 +328,11 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
                     hint="repair the data, or raise skip_limit",
                 )
 
-    def _thread_count(self, workers: int) -> int:
+    def _thread_count(self, workers: int, *, copying: bool) -> int:
         if self.threads is not None:
             return self.threads
+        if copying:  # bytes are copied out of maps with the GIL held: threads would only wait for one another
+            return 0
         return max(1, min(MAX_THREADS, cores() // (workers * self.place.local_world_size)))
 
 
