@@ -33,7 +33,7 @@ from .source import Source
 log = logging.getLogger("shardstream")
 RUN: Final = 64
 """Single samples that one unit of work holds when they are decoded; RAW_RUN when they are not."""
-RAW_RUN: Final = 512
+RAW_RUN: Final = 128
 MAX_THREADS: Final = 16
 
 
