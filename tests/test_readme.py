@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import textwrap
 from pathlib import Path
 
 import numpy as np
+import pytest
 from torchrun import ROOT, python
 
 from shardwriter import ShardWriter
@@ -60,10 +62,9 @@ def test_commands_and_links_exist() -> None:
         assert (ROOT / script).exists(), script
 
 
-def test_options_of_the_command_exist(tmp_path: Path) -> None:
+def test_options_of_the_command_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command line of the page is understood: none ends with the exit code for wrong usage."""
-    import shlex
-
+    monkeypatch.chdir(tmp_path)
     lines = [line for kind, code in BLOCKS if kind == "sh" for line in code.splitlines() if line.startswith("shards")]
     assert len(lines) >= 5
     for line in lines:
