@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import pytest
 from torchrun import ROOT, python
 
 from shardwriter import ShardWriter
