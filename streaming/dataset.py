@@ -106,6 +106,11 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         if threads is not None and threads < 0:
             raise PlanError(f"threads={threads!r}: 0 for none, or a positive number")
         self.place = resolve_place(rank, world_size)
+        if on_error == "skip" and batch is None and self.place.world_size > 1:
+            raise PlanError(
+                "on_error='skip' with single samples would leave ranks with unequal numbers of them",
+                hint="give batch=FixedBatch(n), whose batches get smaller instead, or on_error='raise'",
+            )
         self.catalog = open_catalog(source, index=index, options=storage_options, salvage=on_error == "skip")
         self.plan = Plan.make(
             self.catalog.counts,
@@ -193,20 +198,22 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
     def __iter__(self) -> Iterator[Any]:
         return (item for item in self.each_step() if item is not None)
 
-    def each_step(self) -> Iterator[Any]:
-        """As iter(), with None in the place of a single sample that was skipped."""
+    def each_step(self, threads: int | None = None) -> Iterator[Any]:
+        """As iter(), with None in the place of a single sample that was skipped; `threads` goes before the
+        dataset's.
+        """
         info = get_worker_info()
         self._passes += 1
         if info is None:
-            return self._iterate(self._passes)
+            return self._iterate(self._passes, threads)
         # Workers of one DataLoader pass share its base seed; persistent ones go through their passes in step.
         pass_id = hash((info.seed - info.id, self._passes))
         self._epochs.mark(in_workers=True)
         epoch, share = self._begin_in_worker(pass_id, info.id, info.num_workers)
         self._start(epoch, share)
-        return self._run(epoch, share)
+        return self._run(epoch, share, threads)
 
-    def _iterate(self, pass_id: int) -> Iterator[Any]:
+    def _iterate(self, pass_id: int, threads: int | None) -> Iterator[Any]:
         # An iterator from which nothing is taken begins no epoch.
         epoch, start = self._epochs.begin(pass_id)
         if start and not self.plan.steps(start=start):
@@ -215,7 +222,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         self._epochs.mark(in_workers=False)
         share = Share(self.place.rank, self.place.world_size, start=start)
         self._start(epoch, share)
-        yield from self._run(epoch, share)
+        yield from self._run(epoch, share, threads)
 
     def _start(self, epoch: int, share: Share) -> None:
         self._loaded, self._done = None, (epoch, share, 0)
@@ -249,7 +256,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
             epoch, position = epoch + 1, 0
         return make_state(self.plan.fingerprint(), epoch=epoch, position=position)
 
-    def _run(self, epoch: int, share: Share) -> Iterator[Any]:
+    def _run(self, epoch: int, share: Share, threads: int | None) -> Iterator[Any]:
         turns = share.turns(self.plan.steps(start=share.start, rank=share.rank))
         with Fetcher(self.catalog, self._choice.read) as fetcher:
             maker = SampleMaker(
@@ -261,8 +268,8 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
                 self._on_error,
             )
             units = self._units(epoch, share, turns)
-            threads = self._thread_count(share.workers, copying=maker.plain and self.catalog.local)
-            work = Readahead(lambda u: self._work(maker, u), units, threads=threads, ahead_bytes=self.ahead_bytes)
+            count = self._thread_count(threads, share.workers, copying=maker.plain and self.catalog.local)
+            work = Readahead(lambda u: self._work(maker, u), units, threads=count, ahead_bytes=self.ahead_bytes)
             for unit, items, errors in work:
                 self._count(errors)
                 for step, item in zip(unit.steps, items, strict=True):
@@ -328,9 +335,9 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
                     hint="repair the data, or raise skip_limit",
                 )
 
-    def _thread_count(self, workers: int, *, copying: bool) -> int:
-        if self.threads is not None:
-            return self.threads
+    def _thread_count(self, asked: int | None, workers: int, *, copying: bool) -> int:
+        if asked is not None or self.threads is not None:
+            return asked if asked is not None else self.threads or 0
         if copying:  # bytes are copied out of maps with the GIL held: threads would only wait for one another
             return 0
         return max(1, min(MAX_THREADS, cores() // (workers * self.place.local_world_size)))

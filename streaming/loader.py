@@ -35,12 +35,13 @@ class _Failure:
 class _Reporting(IterableDataset[Any]):
     """Gives what the dataset gives; an error of ours comes as an item, since torch would rebuild it from its text."""
 
-    def __init__(self, dataset: StreamingDataset) -> None:
+    def __init__(self, dataset: StreamingDataset, threads: int | None) -> None:
         self._dataset = dataset
+        self._threads = threads
 
     def __iter__(self) -> Iterator[Any]:
         try:
-            yield from self._dataset.each_step()
+            yield from self._dataset.each_step(self._threads)
         except ShardError as error:
             yield _Failure(error)
 
@@ -68,15 +69,14 @@ class StreamingLoader:
         prefetch: int = 2,
         start: str = "spawn",
     ) -> None:
-        if workers < 0 or prefetch < 1:
-            raise PlanError(f"workers={workers}, prefetch={prefetch}: at least 0 and 1")
+        if workers < 0 or prefetch < 1 or (threads is not None and threads < 0):
+            raise PlanError(f"workers={workers}, prefetch={prefetch}, threads={threads}: at least 0, 1 and 0")
         self.dataset = dataset
         self.workers = workers
         self.device = None if device is None else torch.device(device)
         self.skipped = 0
         """Samples left out under on_error="skip", over all workers, since the loader was made."""
-        if threads is not None:
-            dataset.threads = threads
+        self.threads = threads
         self._prefetch = prefetch
         self._start = start
         self._loader: DataLoader[Any] | None = None
@@ -117,11 +117,11 @@ class StreamingLoader:
 
     def _items(self) -> Iterator[Any]:
         if self.workers == 0:
-            yield from self.dataset.each_step()
+            yield from self.dataset.each_step(self.threads)
             return
         if self._loader is None:
             self._loader = DataLoader(
-                _Reporting(self.dataset),
+                _Reporting(self.dataset, self.threads),
                 batch_size=None,
                 num_workers=self.workers,
                 multiprocessing_context=self._start,

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from reading import FailAt, by_position, draw, flat, numbers, planned, write_numbered, write_samples
+from reading import COUNTS, FailAt, by_position, draw, flat, numbers, planned, write_numbered, write_samples
 
 from shardwriter import ShardWriter
 from streaming import (
@@ -290,6 +290,14 @@ def test_skipping_covers_fields_and_transforms(small: str) -> None:
     assert next(iter(dataset))["__skipped__"] == ["000003", "000004"]
     with pytest.raises((BatchError, TooManySkipped)):
         list(_open(small, batch=FixedBatch(4), fields=["jpg"], on_error="skip"))
+
+
+def test_single_samples_are_not_skipped_on_many_ranks(small: str) -> None:
+    """Skipping single samples would make ranks unequal, so it is refused there; one rank may."""
+    with pytest.raises(PlanError, match="unequal"):
+        _open(small, on_error="skip", rank=0, world_size=2)
+    samples = list(_open(small, on_error="skip", transform=FailAt(3, 4)))
+    assert len(samples) == sum(COUNTS) - 2
 
 
 def test_collate_of_the_user(small: str) -> None:

@@ -226,5 +226,17 @@ def test_a_killed_worker_is_named(small: str, start: str, nothing_left: Callable
 @pytest.mark.parametrize("arguments", [{"workers": -1}, {"prefetch": 0}])
 def test_arguments_that_make_no_sense(small: str, arguments: dict[str, int]) -> None:
     """Numbers below their least are refused with what they are."""
-    with pytest.raises(PlanError, match="at least 0 and 1"):
+    with pytest.raises(PlanError, match="at least 0, 1 and 0"):
         StreamingLoader(_open(small), **arguments)
+
+
+def test_threads_are_the_loader_s_own(small: str) -> None:
+    """threads= of a loader is checked, and leaves the dataset that it reads as it was."""
+    dataset = _open(small, threads=3)
+    with pytest.raises(PlanError, match="threads=-1"):
+        StreamingLoader(dataset, threads=-1)
+    for workers in (0, 1):
+        with _loader(dataset, workers, threads=2) as loader:
+            loader.set_epoch(0)
+            assert numbers(loader) == planned(dataset, 0)[: len(dataset)]
+    assert dataset.threads == 3
