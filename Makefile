@@ -30,7 +30,8 @@ check: $(INSTALLED)
 	$(BIN)/python -m pytest -q -n $(JOBS) --cov --cov-report=term --cov-fail-under=90
 
 bench: $(INSTALLED)
-	$(BIN)/python tools/bench/load.py
+	test -e bench-data/cc3m || $(BIN)/python tools/bench/make_dataset.py bench-data/cc3m
+	$(BIN)/python tools/bench/load.py bench-data/cc3m
 
 wheel: $(INSTALLED)
 	$(BIN)/python -m build --wheel
