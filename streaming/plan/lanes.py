@@ -18,16 +18,19 @@ MOST: Final = 192
 alone holds 192 blocks; jobs with more readers than that ask for more lanes."""
 
 
+MOST_SINGLES: Final = 64
+"""The same for single samples: one after the other comes from another lane, so all their shards must stay open, and a
+process may often hold no more than 1,024 files."""
 OPEN_SAMPLES: Final = 1 << 25
 """Samples in one block of each lane, all lanes together, that a plan allows by itself: 4 bytes each for their order."""
 
 
-def choose_lanes(shards: int, each: int, samples: int = 0) -> int:
+def choose_lanes(shards: int, each: int, samples: int = 0, most: int = MOST) -> int:
     """The largest 2**k or 3 * 2**k that leaves every lane at least `each` shards; 1 if there are too few.
 
-    At most MOST, and with large shards (`samples` in all) so many that OPEN_SAMPLES holds on average.
+    At most `most`, and with large shards (`samples` in all) so many that OPEN_SAMPLES holds on average.
     """
-    most = min(MOST, OPEN_SAMPLES * shards // (each * samples) if samples else MOST)
+    most = min(most, OPEN_SAMPLES * shards // (each * samples) if samples else most)
     best = 1
     for base in (1, 3):
         lanes = base

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ..errors import PlanError
 from .batching import FixedBatch
 from .epoch import EpochPlan
-from .lanes import choose_lanes
+from .lanes import MOST, MOST_SINGLES, choose_lanes
 from .layout import TAILS, Tail, check_place, good_workers, steps_of
 from .shuffle import Shuffle
 
@@ -85,7 +85,8 @@ class Plan:
         if batch is not None and not isinstance(batch, FixedBatch):
             raise PlanError(f"batch={batch!r}", hint="give FixedBatch(n), or None for single samples")
         check_place(0, world_size)
-        chosen = lanes or (choose_lanes(len(counts), mix.shards, int(counts.sum())) if mix else 1)
+        most = MOST if batch else MOST_SINGLES
+        chosen = lanes or (choose_lanes(len(counts), mix.shards, int(counts.sum()), most) if mix else 1)
         name = dataset or hashlib.sha256(counts.astype("<i8").tobytes()).hexdigest()[:24]
         return cls(counts, batch, mix, int(seed), chosen, tail or ("drop" if mix else "pad"), world_size, name)
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streaming import FixedBatch, Plan
 from streaming.plan.keys import permutation
-from streaming.plan.lanes import MOST, choose_lanes, deal
+from streaming.plan.lanes import MOST, MOST_SINGLES, choose_lanes, deal
 
 COSTS = st.lists(st.integers(0, 9) | st.integers(0, 1000), max_size=60)
 
@@ -69,3 +70,11 @@ def test_more_lanes_than_shards_leaves_some_empty() -> None:
 def test_large_shards_make_fewer_lanes(each_shard: int, lanes: int) -> None:
     """A block of each lane, all together, holds no more samples than a reader may keep the order of."""
     assert choose_lanes(1_000, 4, 1_000 * each_shard) == lanes
+
+
+def test_single_samples_make_fewer_lanes() -> None:
+    """A plan of single samples takes no more lanes than a process can keep the shards of open."""
+    counts = np.full(1_000, 10)
+    assert Plan.make(counts, batch=FixedBatch(2), shuffle=True).lanes == MOST
+    assert Plan.make(counts, shuffle=True).lanes == MOST_SINGLES
+    assert Plan.make(counts, shuffle=True, lanes=96).lanes == 96
