@@ -18,7 +18,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,11 @@ class Catalog:
             state.update(part.manifest.digests[part.rows].tobytes())
         state.update(self.counts.astype("<i8").tobytes())
         return state.hexdigest()[:24]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Sums and histograms are for planning; worker processes, which get a copy of the catalog, do not plan.
+        lean = [replace(p, manifest=replace(p.manifest, totals={}, histograms={})) for p in self._parts]
+        return self.__dict__ | {"_parts": tuple(lean)}
 
     def _find(self, shard: int) -> tuple[Part, int]:
         which = int(np.searchsorted(self._starts, shard, side="right")) - 1

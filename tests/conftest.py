@@ -90,6 +90,7 @@ def s3() -> Iterator[S3Server]:
                     return
             finally:
                 _stop(process)
+                _remove_sockets(process)
         pytest.fail(f"the S3 server did not start:\n{(work / 'log').read_text(errors='replace')[-4000:]}")
 
 
@@ -115,6 +116,14 @@ def _start(binary: str, server: S3Server, work: Path) -> subprocess.Popen[bytes]
         return subprocess.Popen(
             command, stdout=log, stderr=log, cwd=work, start_new_session=True, preexec_fn=_end_with_parent
         )
+
+
+def _remove_sockets(process: subprocess.Popen[bytes]) -> None:
+    """The server puts a socket for each of its parts into /tmp, whatever its folder, and leaves it there."""
+    for argument in process.args[1:]:  # type: ignore[index, union-attr]
+        name, _, port = str(argument).lstrip("-").partition(".port.grpc=")
+        if port:
+            Path(f"/tmp/seaweedfs-{name}-grpc-{port}.sock").unlink(missing_ok=True)
 
 
 def _end_with_parent() -> None:

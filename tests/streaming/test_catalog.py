@@ -302,3 +302,12 @@ def test_shards_that_the_index_does_not_list_are_named(tmp_path: Path, caplog: p
     shutil.copy(folder / "shard-000.tar", folder / "shard-002.tar")
     assert _read(folder) == [0, 1, 2, 3, 4]
     assert "1 shards that its index does not list, such as shard-002.tar" in caplog.text
+
+
+def test_a_pickled_catalog_leaves_out_what_only_plans_need(small: str) -> None:
+    """Worker processes get shards, counts and digests, and no histograms, which grow with the shards."""
+    catalog = open_catalog(small)
+    again = pickle.loads(pickle.dumps(catalog))
+    assert again.digest() == catalog.digest()
+    assert again.counts.tolist() == catalog.counts.tolist()
+    assert [part.manifest.histograms for part in again._parts] == [{}]
