@@ -15,7 +15,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -175,15 +175,17 @@ def pack(kind: str, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]])
     return MAGIC + len(text).to_bytes(4, "little") + zlib.crc32(text).to_bytes(4, "little") + text + data
 
 
-def unpack(buffer: Buffer, *, check: bool = True) -> tuple[str, dict[str, Any], dict[str, NDArray[Any]]]:
+def unpack(
+    buffer: Buffer, *, checksum: Callable[[memoryview], int] = zlib.crc32
+) -> tuple[str, dict[str, Any], dict[str, NDArray[Any]]]:
     """(kind, meta, arrays) of an index file; the arrays are read-only views of `buffer`, nothing is copied.
 
-    `check=False` leaves the checksum of the arrays out, so that a mapped file is not read through.
+    `checksum` computes the CRC-32 of the data, for callers that can do so at less cost in memory.
     Raises IndexFormatError for a file that is cut, damaged, or of a version that this release does not know.
     """
     view = memoryview(buffer).toreadonly()
     header, data = _header(view)
-    if check and zlib.crc32(data) != header["crc32"]:
+    if checksum(data) != header["crc32"]:
         raise IndexFormatError("the checksum of the index does not match", rule="I4", hint=_AGAIN)
     arrays: dict[str, NDArray[Any]] = {}
     at = 0

@@ -9,12 +9,17 @@
 from __future__ import annotations
 
 import mmap
+import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from .errors import FormatError, IndexMismatch, ObjectNotFound, ShardError
 from .format import INDEX_SUFFIX, MANIFEST, PARTIAL, Buffer
 from .store import Store, join_url
 from .table import Manifest, ShardTable
+
+_PIECE: Final = 4 << 20
 
 
 def load_manifest(store: Store) -> Manifest:
@@ -24,7 +29,8 @@ def load_manifest(store: Store) -> Manifest:
     IndexFormatError for one that is damaged.
     """
     try:
-        return Manifest.from_bytes(_buffer(store, MANIFEST))
+        buffer = _buffer(store, MANIFEST)
+        return Manifest.from_bytes(buffer, checksum=_checksum(buffer))
     except ObjectNotFound as error:
         raise _no_manifest(store) from error.__cause__
     except FormatError as error:
@@ -72,6 +78,25 @@ def _mapped(path: Path) -> memoryview:
     with open(path, "rb") as file:
         # Arrays that are views of the map keep it open, and it ends with the last of them.
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _checksum(buffer: Buffer) -> Callable[[memoryview], int]:
+    """CRC-32 of the last bytes of `buffer`, a piece at a time.
+
+    Of a mapped file, each piece is let go once it is read, so that checking a manifest of many shards holds no memory.
+    """
+
+    def checksum(data: memoryview) -> int:
+        mapped = buffer.obj if isinstance(buffer, memoryview) else None
+        first, total = len(buffer) - len(data), 0
+        for low in range(0, len(data), _PIECE):
+            total = zlib.crc32(data[low : low + _PIECE], total)
+            if isinstance(mapped, mmap.mmap):
+                start = (first + low) // mmap.PAGESIZE * mmap.PAGESIZE
+                mapped.madvise(mmap.MADV_DONTNEED, start, min(_PIECE, len(buffer) - start))
+        return total
+
+    return checksum
 
 
 def _no_manifest(store: Store) -> ObjectNotFound:

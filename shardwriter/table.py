@@ -12,7 +12,8 @@ Both are frozen, and both map to arrays without parsing: a table of a million sa
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, Self
@@ -216,9 +217,9 @@ class Manifest:
         return pack("dataset", self.meta, arrays)
 
     @classmethod
-    def from_bytes(cls, buffer: Buffer) -> Self:
+    def from_bytes(cls, buffer: Buffer, *, checksum: Callable[[memoryview], int] = zlib.crc32) -> Self:
         """Read a manifest; arrays are views of `buffer`.  Raises IndexFormatError where its parts do not fit."""
-        kind, meta, arrays = unpack(buffer)
+        kind, meta, arrays = unpack(buffer, checksum=checksum)
         try:
             part = {prefix: _named(arrays, prefix) for prefix in ("total", "cells", "counts", "bounds")}
             histograms = {n: (c, part["counts"][n], part["bounds"][n]) for n, c in part["cells"].items()}

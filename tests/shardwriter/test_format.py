@@ -199,11 +199,19 @@ def test_every_changed_byte_is_noticed() -> None:
         unpack(raw + bytes(64))
 
 
-def test_the_data_can_go_unchecked() -> None:
-    """check=False reads the header alone, so damage of the data goes unseen."""
-    raw = bytearray(pack("shard", META, ONE))
-    raw[-64] ^= 1
-    assert unpack(raw, check=False)[0] == "shard"
+def test_the_checksum_may_be_computed_elsewhere() -> None:
+    """checksum= is given the bytes behind the header, and its answer counts."""
+    raw = pack("shard", META, ONE)
+    seen: list[int] = []
+
+    def checksum(data: memoryview) -> int:
+        seen.append(len(data))
+        return zlib.crc32(data)
+
+    assert unpack(raw, checksum=checksum)[0] == "shard"
+    assert seen == [len(raw) - 16 - int.from_bytes(raw[8:12], "little")]
+    with pytest.raises(IndexFormatError, match="checksum"):
+        unpack(raw, checksum=lambda data: zlib.crc32(data) ^ 1)
 
 
 def forged(change: Any) -> bytes:
