@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
@@ -125,8 +125,3 @@ def _rgb(image: Image) -> Image:
         top = image.convert("RGBA")
         return Images.alpha_composite(Images.new("RGBA", top.size, (255, 255, 255, 255)), top).convert("RGB")
     return image.convert("RGB")
-
-
-def to_pixels(value: Any) -> Pixels:
-    """An image tensor [3, height, width] as an array [height, width, 3], for Pillow and matplotlib."""
-    return np.ascontiguousarray(value.permute(1, 2, 0).numpy())

@@ -58,11 +58,17 @@ def all_samples(counts: Any) -> list[Sample]:
     return [(shard, index) for shard, count in enumerate(counts) for index in range(int(count))]
 
 
+def block_samples(epoch: EpochPlan, lane: int, block: int) -> list[Sample]:
+    """All samples of a block in the order in which the lane gives them."""
+    shards, starts = epoch.block_parts(lane, block)
+    inside = [(s, i) for s, n in zip(shards.tolist(), np.diff(starts).tolist(), strict=True) for i in range(n)]
+    return [inside[i] for i in epoch.block_order(lane, block).tolist()]
+
+
 def lane_order(epoch: EpochPlan, lane: int) -> list[Sample]:
     """The samples of a lane, one block after the other."""
     blocks = -(-epoch.lane_shards.shape[1] // epoch.block_shards)
-    refs = [epoch.block_samples(lane, block) for block in range(blocks)]
-    return [s for r in refs for s in zip(r.shards.tolist(), r.indices.tolist(), strict=True)]
+    return [sample for block in range(blocks) for sample in block_samples(epoch, lane, block)]
 
 
 def by_hand(epoch: EpochPlan) -> list[list[Sample]]:

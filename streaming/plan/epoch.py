@@ -110,13 +110,6 @@ class EpochPlan:
         _, starts = self.block_parts(lane, block)
         return block_order(np.diff(starts), self._shuffle, self._seed, epoch=self.epoch, lane=lane, block=block)
 
-    def block_samples(self, lane: int, block: int) -> SampleRefs:
-        """All samples of a block in the order in which the lane gives them."""
-        shards, starts = self.block_parts(lane, block)
-        order = self.block_order(lane, block).astype(np.int64)
-        which = np.searchsorted(starts, order, side="right") - 1
-        return SampleRefs(shards[which], order - starts[which])
-
 
 class Cursor:
     """Evaluates an epoch plan; keeps the blocks that it met last, since neighbours in a lane share them."""

@@ -15,10 +15,15 @@ from PIL import Image, ImageOps
 
 from shardwriter.probe import probe
 from streaming import DecodeError
-from streaming.image import cover, decode_image, to_pixels
+from streaming.image import cover, decode_image
 
 Pixels = NDArray[np.uint8]
 ORIENTATION = 0x0112
+
+
+def to_pixels(image: torch.Tensor) -> np.ndarray[Any, Any]:
+    """An image tensor [3, height, width] as an array [height, width, 3]."""
+    return np.ascontiguousarray(image.permute(1, 2, 0).numpy())
 
 
 def _photo(height: int, width: int, seed: int = 0) -> Pixels:

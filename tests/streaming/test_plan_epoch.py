@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from plans import EPOCHS, Sample, all_samples, by_hand, lane_order, plans
+from plans import EPOCHS, Sample, all_samples, block_samples, by_hand, lane_order, plans
 
 from streaming import FixedBatch, Plan, PlanError, Shuffle
 from streaming.plan import EpochPlan, SampleRefs
@@ -57,7 +57,7 @@ def test_nothing_crosses_the_border_of_a_block(plan: Plan, number: int) -> None:
     for lane, shards in enumerate(epoch.lane_shards.tolist()):
         place = 0
         for block in range(-(-len(shards) // each)):
-            refs = pairs(epoch.block_samples(lane, block))
+            refs = block_samples(epoch, lane, block)
             own = [s for s in shards[block * each : (block + 1) * each] if s >= 0]
             assert sorted(refs) == sorted((s, i) for s in own for i in range(plan.counts[s]))
             if refs:
@@ -141,4 +141,4 @@ def test_each_block_has_random_numbers_of_its_own(plan: Plan, number: int) -> No
             own = [s for s in shards[block * each : (block + 1) * each] if s >= 0]
             inside = [(s, i) for s in own for i in range(plan.counts[s])]
             order = block_order(plan.counts[own], plan.shuffle, plan.seed, epoch=number, lane=lane, block=block)
-            assert pairs(epoch.block_samples(lane, block)) == [inside[i] for i in order.tolist()]
+            assert block_samples(epoch, lane, block) == [inside[i] for i in order.tolist()]
