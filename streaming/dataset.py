@@ -236,12 +236,12 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         if loaded is not None:
             epoch, start, skip = _worker_state(loaded, worker, workers)
         else:
-            epoch, start = self._epochs.begin(pass_id)
+            epoch, start = self._epochs.begin(pass_id, worker)
         over = bool(start) and not self.plan.steps(start=start)
         if over:
             epoch, start, skip = epoch + 1, 0, 0
         if over or loaded is not None:
-            self._epochs.begin_at(pass_id, epoch)
+            self._epochs.begin_at(pass_id, epoch, worker)
         return epoch, Share(self.place.rank, self.place.world_size, worker, workers, start, skip)
 
     def upcoming(self) -> tuple[int, int]:

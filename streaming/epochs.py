@@ -2,14 +2,17 @@
 
 >>> epochs = Epochs()
 >>> epochs.request(epoch=3, position=40)
->>> epochs.begin(pass_id=1), epochs.begin(pass_id=1), epochs.begin(pass_id=2)
+>>> epochs.begin(1, worker=0), epochs.begin(1, worker=1), epochs.begin(2, worker=0)
 ((3, 40), (3, 40), (4, 0))
 
 A pass is one iteration over the dataset, by however many workers.  All workers of a pass call `begin` with the same
 pass_id, and all get the same answer: the first pass after a request starts where the request says, and each pass after
-it is the next epoch.  The state is five 64-bit words in memory that forked and spawned workers share: three that only
-the trainer's process writes before a pass starts, and one that every worker of a pass writes with the same value, in
-one store, so that it does not matter who comes first.
+it is the next epoch.  A worker that comes a second time with the same pass_id (trainers may seed torch alike before
+each epoch) has begun another pass, too.
+
+The state is a few 64-bit words in memory that forked and spawned workers share: some that only the trainer's process
+writes before a pass starts, one that every worker of a pass writes with the same value, in one store, so that it does
+not matter who comes first, and one for each worker, in which it notes the pass that it began last.
 """
 
 from __future__ import annotations
@@ -24,40 +27,47 @@ from numpy.typing import NDArray
 _EPOCH_BITS: Final = 31
 _SERIAL_BITS: Final = 8
 _TAG_BITS: Final = 23
+_WORKERS: Final = 1024
 
 
 class Epochs:
     """The next epoch and position; see above.  Pickling keeps the memory shared only with a child being started."""
 
     def __init__(self) -> None:
-        self._words = _shared(np.array([0, 0, 0, -1, 0], dtype=np.int64))
+        # Serial, epoch and position of the last request; the current pass; whether workers read it; their own notes.
+        self._words = _shared(np.array([0, 0, 0, -1, 0] + [-1] * _WORKERS, dtype=np.int64))
 
     def request(self, *, epoch: int, position: int = 0) -> None:
         """The next pass is this epoch, from this position on."""
         words = self._array()
-        serial, _, _, current, _ = words.tolist()
+        serial, current = int(words[0]), int(words[3])
         if current >= 0 and _unpack(current)[0] == serial:  # the last request has been used
             words[0] = (serial + 1) % (1 << _SERIAL_BITS)
         words[1], words[2], words[4] = epoch, position, 0
 
-    def begin(self, pass_id: int) -> tuple[int, int]:
+    def begin(self, pass_id: int, worker: int = 0) -> tuple[int, int]:
         """(epoch, position) at which the pass starts."""
         words = self._array()
-        serial, epoch, position, current, _ = words.tolist()
+        serial, epoch, position, current = words[:4].tolist()
         tag = pass_id % (1 << _TAG_BITS)
         if current < 0 or _unpack(current)[0] != serial:
-            words[3] = _pack(serial, tag, first=True, epoch=epoch)
+            self._enter(_pack(serial, tag, first=True, epoch=epoch), worker)
             return epoch, position
         _, running, first, running_epoch = _unpack(current)
-        if running == tag:
+        if running == tag and words[5 + worker % _WORKERS] != current:
+            self._enter(current, worker)
             return running_epoch, position if first else 0
-        words[3] = _pack(serial, tag, first=False, epoch=running_epoch + 1)
+        self._enter(_pack(serial, tag, first=False, epoch=running_epoch + 1), worker)
         return running_epoch + 1, 0
 
-    def begin_at(self, pass_id: int, epoch: int) -> None:
+    def begin_at(self, pass_id: int, epoch: int, worker: int = 0) -> None:
         """The pass is this epoch, as a state says that was loaded inside its workers."""
+        tag = pass_id % (1 << _TAG_BITS)
+        self._enter(_pack(int(self._array()[0]), tag, first=False, epoch=epoch), worker)
+
+    def _enter(self, word: int, worker: int) -> None:
         words = self._array()
-        words[3] = _pack(int(words[0]), pass_id % (1 << _TAG_BITS), first=False, epoch=epoch)
+        words[3] = words[5 + worker % _WORKERS] = word
 
     def mark(self, *, in_workers: bool) -> None:
         """Say whether worker processes read the current pass."""
@@ -70,7 +80,7 @@ class Epochs:
 
     def upcoming(self) -> tuple[int, int]:
         """(epoch, position) at which the next pass will start."""
-        serial, epoch, position, current, _ = self._array().tolist()
+        serial, epoch, position, current = self._array()[:4].tolist()
         if current < 0 or _unpack(current)[0] != serial:
             return epoch, position
         return _unpack(current)[3] + 1, 0

@@ -66,9 +66,9 @@ def by_position(ranks: Sequence[Sequence[Any]]) -> list[Any]:
 # What a child process calls.
 
 
-def begin(epochs: Any, pass_ids: Sequence[int], answers: Any) -> None:
-    """Begin these passes and put what they answer."""
-    answers.put([epochs.begin(p) for p in pass_ids])
+def begin(epochs: Any, worker: int, pass_ids: Sequence[int], answers: Any) -> None:
+    """Begin these passes as this worker and put what they answer."""
+    answers.put([epochs.begin(p, worker) for p in pass_ids])
 
 
 def open_and_read(folder: str, start: Any, answers: Any) -> None:

@@ -293,3 +293,13 @@ def _find(value: Any, found: list[Any]) -> None:
 def test_flat_reading_is_what_workers_share(small: str) -> None:
     """Two workers read each sample once, between them."""
     assert sorted(flat(_loader(_open(small, batch=None, tail="uneven"), 2))) == list(range(37))
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_epochs_advance_where_torch_is_seeded_alike_each_time(small: str, persistent: bool) -> None:
+    """A trainer that seeds torch in the same way before each epoch, and so its workers, still gets the next epoch."""
+    dataset = _open(small)
+    loader = _loader(dataset, 2, persistent_workers=persistent)
+    for epoch in range(3):
+        torch.manual_seed(0)
+        assert numbers(loader) == planned(dataset, epoch)[: len(dataset)]

@@ -21,8 +21,8 @@ def _children(start: str, epochs: Epochs, passes: Sequence[Sequence[int]]) -> li
     context: Any = multiprocessing.get_context(start)
     answers = context.SimpleQueue()
     out = []
-    for pass_ids in passes:
-        process = context.Process(target=reading.begin, args=(epochs, pass_ids, answers))
+    for worker, pass_ids in enumerate(passes):
+        process = context.Process(target=reading.begin, args=(epochs, worker, pass_ids, answers))
         process.start()
         out.append(answers.get())
         process.join(60)
@@ -34,8 +34,8 @@ def test_passes_without_a_request() -> None:
     """The first pass is epoch 0 from its start, each later one the next; all who ask for a pass get one answer."""
     epochs = Epochs()
     assert epochs.upcoming() == (0, 0)
-    for pass_id, epoch in ((5, 0), (5, 0), (9, 1), (9, 1), (5, 2)):
-        assert epochs.begin(pass_id) == (epoch, 0)
+    for pass_id, worker, epoch in ((5, 0, 0), (5, 1, 0), (9, 1, 1), (9, 0, 1), (5, 0, 2)):
+        assert epochs.begin(pass_id, worker) == (epoch, 0)
         assert epochs.upcoming() == (epoch + 1, 0)
 
 
@@ -45,7 +45,7 @@ def test_requests() -> None:
     epochs.begin(1)
     epochs.request(epoch=7, position=40)
     assert epochs.upcoming() == (7, 40)
-    assert [epochs.begin(2), epochs.begin(2), epochs.begin(3)] == [(7, 40), (7, 40), (8, 0)]
+    assert [epochs.begin(2, 0), epochs.begin(2, 1), epochs.begin(3, 0)] == [(7, 40), (7, 40), (8, 0)]
 
 
 def test_the_last_request_counts() -> None:
@@ -75,7 +75,7 @@ def test_any_sequence(steps: list[tuple[int, int] | None]) -> None:
     epochs, upcoming = Epochs(), (0, 0)
     for pass_id, step in enumerate(steps):
         if step is None:
-            assert [epochs.begin(pass_id) for _ in range(3)] == [upcoming] * 3
+            assert [epochs.begin(pass_id, worker) for worker in range(3)] == [upcoming] * 3
             upcoming = (upcoming[0] + 1, 0)
         else:
             epochs.request(epoch=step[0], position=step[1])
@@ -86,8 +86,16 @@ def test_any_sequence(steps: list[tuple[int, int] | None]) -> None:
 def test_begin_at_goes_on_from_a_loaded_state() -> None:
     """A pass that a worker says is epoch 5 is followed by epoch 6."""
     epochs = Epochs()
-    epochs.begin_at(1, 5)
-    assert [epochs.begin(1), epochs.begin(2)] == [(5, 0), (6, 0)]
+    epochs.begin_at(1, 5, worker=0)
+    assert [epochs.begin(1, worker=1), epochs.begin(2, worker=0)] == [(5, 0), (6, 0)]
+
+
+def test_a_worker_begins_a_pass_once() -> None:
+    """Passes that carry the same number, as with the same seed each time, are told apart by who came before."""
+    epochs = Epochs()
+    epochs.request(epoch=2, position=3)
+    for answer in ((2, 3), (3, 0), (4, 0)):
+        assert [epochs.begin(7, worker) for worker in (1, 0, 2)] == [answer] * 3
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
@@ -107,7 +115,7 @@ def test_children_at_once() -> None:
     epochs = Epochs()
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
-    processes = [context.Process(target=reading.begin, args=(epochs, [0], answers)) for _ in range(8)]
+    processes = [context.Process(target=reading.begin, args=(epochs, i, [0], answers)) for i in range(8)]
     for process in processes:
         process.start()
     assert [answers.get() for _ in processes] == [[(0, 0)]] * 8
