@@ -34,8 +34,9 @@ class Epochs:
     """The next epoch and position; see above.  Pickling keeps the memory shared only with a child being started."""
 
     def __init__(self) -> None:
-        # Serial, epoch and position of the last request; the current pass; whether workers read it; their own notes.
-        self._words = _shared(np.array([0, 0, 0, -1, 0] + [-1] * _WORKERS, dtype=np.int64))
+        # Serial, epoch and position of the last request; the current pass; whether workers read it; the pass before;
+        # the workers' own notes.
+        self._words = _shared(np.array([0, 0, 0, -1, 0, -1] + [-1] * _WORKERS, dtype=np.int64))
 
     def request(self, *, epoch: int, position: int = 0) -> None:
         """The next pass is this epoch, from this position on."""
@@ -54,9 +55,14 @@ class Epochs:
             self._enter(_pack(serial, tag, first=True, epoch=epoch), worker)
             return epoch, position
         _, running, first, running_epoch = _unpack(current)
-        if running == tag and words[5 + worker % _WORKERS] != current:
+        if running == tag and words[6 + worker % _WORKERS] != current:
             self._enter(current, worker)
             return running_epoch, position if first else 0
+        before = int(words[5])
+        if running != tag and before >= 0 and _unpack(before)[1] == tag and words[6 + worker % _WORKERS] != before:
+            # A worker that comes late, when the trainer has left its pass and others have begun the next one.
+            words[6 + worker % _WORKERS] = before
+            return _unpack(before)[3], 0
         self._enter(_pack(serial, tag, first=False, epoch=running_epoch + 1), worker)
         return running_epoch + 1, 0
 
@@ -67,7 +73,9 @@ class Epochs:
 
     def _enter(self, word: int, worker: int) -> None:
         words = self._array()
-        words[3] = words[5 + worker % _WORKERS] = word
+        if words[3] != word:
+            words[5] = words[3]
+        words[3] = words[6 + worker % _WORKERS] = word
 
     def mark(self, *, in_workers: bool) -> None:
         """Say whether worker processes read the current pass."""

@@ -34,7 +34,7 @@ def test_passes_without_a_request() -> None:
     """The first pass is epoch 0 from its start, each later one the next; all who ask for a pass get one answer."""
     epochs = Epochs()
     assert epochs.upcoming() == (0, 0)
-    for pass_id, worker, epoch in ((5, 0, 0), (5, 1, 0), (9, 1, 1), (9, 0, 1), (5, 0, 2)):
+    for pass_id, worker, epoch in ((5, 0, 0), (5, 1, 0), (9, 1, 1), (9, 0, 1), (7, 0, 2)):
         assert epochs.begin(pass_id, worker) == (epoch, 0)
         assert epochs.upcoming() == (epoch + 1, 0)
 
@@ -143,3 +143,11 @@ def test_copies_keep_numbers_and_part(copied: Any) -> None:
     assert other.begin(1) == (3, 4)
     assert epochs.upcoming() == (3, 4)
     assert other.upcoming() == (4, 0)
+
+
+def test_a_worker_that_comes_late_keeps_its_pass() -> None:
+    """A worker that begins a pass when others have begun the next one gets the older epoch, and then theirs."""
+    epochs = Epochs()
+    assert [epochs.begin(1, 0), epochs.begin(2, 0)] == [(0, 0), (1, 0)]
+    assert [epochs.begin(1, 1), epochs.begin(2, 1)] == [(0, 0), (1, 0)]
+    assert [epochs.begin(3, 1), epochs.begin(3, 0)] == [(2, 0), (2, 0)]
