@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 
 from .errors import PlanError
+from .plan.layout import check_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,7 @@ def resolve_place(rank: int | None = None, world_size: int | None = None) -> Pla
             )
     if rank is None or world_size is None:
         return Place()
-    if world_size < 1 or not 0 <= rank < world_size:
-        raise PlanError(f"rank {rank} of world size {world_size}", hint="ranks count from 0 to world_size - 1")
+    check_place(rank, world_size)
     return Place(rank, world_size, max(1, min(local, world_size)))
 
 
