@@ -151,9 +151,10 @@ def _open_part(
             hint="run the conversion again with resume=True",
         )
     names = list(listing.names) or shards_below(listing.root, options)
+    identity = _identity(shards, names)
     if index is None and not (listing.whole and shards.path is not None and shards.writable()):
-        place = open_store(_cache() / "index" / _identity(shards, names))
-    with _lock(_cache() / "locks" / f"{_identity(shards, names)}.lock"):
+        place = open_store(_cache() / "index" / identity)
+    with _lock(_cache() / "locks" / f"{identity}.lock"):
         part = _indexed(Listing(listing.root, tuple(names), listing.whole), shards, place, options)
         if part is not None:
             return part
