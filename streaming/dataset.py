@@ -216,7 +216,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
     def _iterate(self, pass_id: int, threads: int | None) -> Iterator[Any]:
         # An iterator from which nothing is taken begins no epoch.
         epoch, start = self._epochs.begin(pass_id)
-        if start and not self.plan.steps(start=start):
+        if self._over(start):
             epoch, start = epoch + 1, 0
             self._epochs.begin_at(pass_id, epoch)
         self._epochs.mark(in_workers=False)
@@ -237,7 +237,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
             epoch, start, skip = _worker_state(loaded, worker, workers)
         else:
             epoch, start = self._epochs.begin(pass_id, worker)
-        over = bool(start) and not self.plan.steps(start=start)
+        over = self._over(start)
         if over:
             epoch, start, skip = epoch + 1, 0, 0
         if over or loaded is not None:
@@ -247,7 +247,11 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
     def upcoming(self) -> tuple[int, int]:
         """(epoch, position) at which the next iteration will start."""
         epoch, start = self._epochs.upcoming()
-        return (epoch, start) if not start or self.plan.steps(start=start) else (epoch + 1, 0)
+        return (epoch + 1, 0) if self._over(start) else (epoch, start)
+
+    def _over(self, start: int) -> bool:
+        """Whether nothing of an epoch is left from a position on, so that the next epoch is due."""
+        return bool(start) and not self.plan.steps(start=start)
 
     def state_after(self, epoch: int, start: int, steps: int) -> dict[str, Any]:
         """The state when each rank has done `steps` steps of an iteration that began at `start`."""
