@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .aggregate import aggregate
+from .aggregate import SIZE, aggregate, coarse
 from .errors import FormatError, ObjectNotFound, ShardError, StoreError
 from .format import INDEX_SUFFIX
 from .jobs import shown_bytes
@@ -86,21 +86,25 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What the manifest says of one shard; `cells` has the histograms as name -> {cell: count}."""
+    """What the manifest says of one shard; `cells` has the histograms as name -> {cell: count}, `shifts` how
+    often the steps of their scales are halved.
+    """
 
     size: int
     samples: int
     digest: bytes
     totals: Mapping[str, tuple[float, ...]]
     cells: Mapping[str, Mapping[int, int]]
+    shifts: Mapping[str, int]
 
     @classmethod
     def of(cls, manifest: Manifest, i: int) -> Promise:
         """What `manifest` says of shard `i`."""
         totals = {name: tuple(rows[i].tolist()) for name, rows in manifest.totals.items()}
-        cells = {name: _counted(ids, counts[i]) for name, (ids, counts, _) in manifest.histograms.items()}
+        cells = {name: _counted(h.cells, h.counts[i]) for name, h in manifest.histograms.items()}
+        shifts = {name: h.shift for name, h in manifest.histograms.items()}
         size, samples = int(manifest.sizes[i]), int(manifest.samples[i])
-        return cls(size, samples, manifest.digests[i].tobytes(), totals, cells)
+        return cls(size, samples, manifest.digests[i].tobytes(), totals, cells, shifts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +230,11 @@ def _adds_up(table: ShardTable, promise: Promise) -> bool:
     own = aggregate(table.columns)
     nothing = (0.0, 0.0, 0.0)
     totals = {name: own.totals.get(name, nothing) for name in promise.totals}
-    cells = {name: _counted(h.cells, h.counts) for name, h in own.histograms.items() if len(h.cells)}
+    cells = {
+        name: _counted(coarse(h.cells, promise.shifts.get(name, 0), sizes=name == SIZE), h.counts)
+        for name, h in own.histograms.items()
+        if len(h.cells)
+    }
     return (
         own.totals.keys() <= promise.totals.keys()
         and all(np.allclose(totals[name], promise.totals[name]) for name in totals)
@@ -235,7 +243,11 @@ def _adds_up(table: ShardTable, promise: Promise) -> bool:
 
 
 def _counted(cells: NDArray[Any], counts: NDArray[Any]) -> dict[int, int]:
-    return {cell: n for cell, n in zip(cells.tolist(), counts.tolist(), strict=True) if n}
+    found: dict[int, int] = {}
+    for cell, n in zip(cells.tolist(), counts.tolist(), strict=True):
+        if n:
+            found[cell] = found.get(cell, 0) + n
+    return found
 
 
 def _notes(name: str, shard: MeasuredShard) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from .aggregate import Aggregates, combine
+from .aggregate import MAX_SHIFT, SIZE, Aggregates, HistogramTable, combine
 from .errors import FormatError, IndexFormatError
 from .format import Buffer, SampleSpans, Span, narrow, pack, pack_strings, unpack, unpack_string
 
@@ -159,7 +159,7 @@ class Manifest:
     samples: NDArray[Any]
     digests: NDArray[Any]
     totals: Mapping[str, NDArray[Any]]
-    histograms: Mapping[str, tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]
+    histograms: Mapping[str, HistogramTable]
     meta: Mapping[str, Any]
 
     def __len__(self) -> int:
@@ -196,7 +196,9 @@ class Manifest:
             for name in columns
         }
         names = sorted({name for s in shards for name in s.aggregates.histograms})
-        histograms = {name: combine([s.aggregates.histograms.get(name) for s in shards]) for name in names}
+        histograms = {
+            name: combine([s.aggregates.histograms.get(name) for s in shards], sizes=name == SIZE) for name in names
+        }
         digests = np.frombuffer(b"".join(s.sha256 for s in shards), np.uint8).reshape(len(shards), 32)
         sizes = np.array([s.size for s in shards], "<u8")
         samples = np.array([s.samples for s in shards], "<u8")
@@ -212,9 +214,10 @@ class Manifest:
             "digests": self.digests,
         }
         arrays |= {f"total/{name}": values for name, values in self.totals.items()}
-        for name, (cells, counts, bounds) in self.histograms.items():
-            arrays |= {f"cells/{name}": cells, f"counts/{name}": counts, f"bounds/{name}": bounds}
-        return pack("dataset", self.meta, arrays)
+        for name, h in self.histograms.items():
+            arrays |= {f"cells/{name}": h.cells, f"counts/{name}": h.counts, f"bounds/{name}": h.bounds}
+        shifts = {name: h.shift for name, h in self.histograms.items() if h.shift}
+        return pack("dataset", {**self.meta, "shifts": shifts}, arrays)
 
     @classmethod
     def from_bytes(cls, buffer: Buffer, *, checksum: Callable[[memoryview], int] = zlib.crc32) -> Self:
@@ -222,23 +225,33 @@ class Manifest:
         kind, meta, arrays = unpack(buffer, checksum=checksum)
         try:
             part = {prefix: _named(arrays, prefix) for prefix in ("total", "cells", "counts", "bounds")}
-            histograms = {n: (c, part["counts"][n], part["bounds"][n]) for n, c in part["cells"].items()}
+            shifts = meta.pop("shifts", {})
+            histograms = {
+                n: HistogramTable(c, part["counts"][n], part["bounds"][n], int(shifts.get(n, 0)))
+                for n, c in part["cells"].items()
+            }
             manifest = cls(
                 arrays["name_offsets"], arrays["name_bytes"], arrays["sizes"], arrays["samples"], arrays["digests"],
                 part["total"], histograms, meta,
             )  # fmt: skip
             s = len(manifest)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise IndexFormatError(f"this is no complete manifest ({error})", rule="I6") from None
         fits = kind == "dataset" and manifest.name_offsets.shape == (s + 1,) and manifest.sizes.shape == (s,)
         fits = fits and manifest.name_offsets.dtype.kind == manifest.sizes.dtype.kind == "u"
         fits = fits and manifest.samples.dtype.kind == "u" and manifest.samples.shape == (s,)
         fits = fits and manifest.name_bytes.shape == (int(manifest.name_offsets[-1]),)
         fits = fits and manifest.digests.shape == (s, 32) and all(t.shape == (s, 3) for t in manifest.totals.values())
-        fits = fits and all(c.shape == (s, len(g)) and len(b) == len(g) for g, c, b in histograms.values())
+        fits = fits and all(_whole(h, s, 2 if name == SIZE else 1) for name, h in histograms.items())
         if not fits:
             raise IndexFormatError("the parts of the manifest do not fit together", rule="I6")
         return manifest
+
+
+def _whole(histogram: HistogramTable, shards: int, columns: int) -> bool:
+    cells, counts, bounds, shift = histogram
+    fits = cells.dtype.kind == counts.dtype.kind == "u" and cells.ndim == 1 and 0 <= shift <= MAX_SHIFT
+    return fits and counts.shape == (shards, len(cells)) and bounds.shape == (len(cells), 2, columns)
 
 
 def _named(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:

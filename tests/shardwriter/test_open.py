@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from shardwriter import IndexFormatError, IndexMismatch, ObjectNotFound, ShardWriter
+from shardwriter.aggregate import HistogramTable
 from shardwriter.format import MANIFEST, PARTIAL, pack_strings
 from shardwriter.open import load_manifest, load_table
 from shardwriter.store import open_store
@@ -20,7 +21,7 @@ def large(folder: Path, shards: int) -> int:
     """A manifest of so many shards that are not there; its size in bytes."""
     offsets, names = pack_strings([f"shard-{i:06d}.tar" for i in range(shards)])
     counts = np.full(shards, 10, "<u8")
-    histogram = np.arange(4, dtype="<u4"), np.ones((shards, 4), "<u4"), np.ones((4, 2), "<f8")
+    histogram = HistogramTable(np.arange(4, dtype="<u4"), np.ones((shards, 4), "<u4"), np.ones((4, 2, 2), "<f8"))
     digests = np.zeros((shards, 32), np.uint8)
     manifest = Manifest(offsets, names, counts, counts, digests, {}, {"size": histogram}, {"base": None})
     return (folder / MANIFEST).write_bytes(manifest.to_bytes())

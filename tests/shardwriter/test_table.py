@@ -170,12 +170,13 @@ def test_digest_is_of_content_and_order() -> None:
         ("dataset", {"counts/frames": None}),
         ("dataset", {"counts/frames": np.zeros((1, 3), "<u4")}),
         ("dataset", {"bounds/frames": np.zeros((1, 1), "<f8")}),
+        ("dataset", {"counts/frames": np.zeros((2, 3), "<f8")}),
     ],
 )
 def test_manifests_whose_parts_do_not_fit(kind: str, parts: dict[str, Any]) -> None:
     """A container that is whole but no manifest is an error of rule I6."""
     manifest = Manifest.build(entries([2, 3]), {})
-    cells, counts, bounds = manifest.histograms["frames"]
+    cells, counts, bounds, _ = manifest.histograms["frames"]
     arrays: dict[str, Any] = {
         "name_offsets": manifest.name_offsets, "name_bytes": manifest.name_bytes, "sizes": manifest.sizes,
         "samples": manifest.samples, "digests": manifest.digests, "total/frames": manifest.totals["frames"],

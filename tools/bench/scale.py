@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwriter.aggregate import HistogramTable
 from shardwriter.format import MANIFEST, pack_strings
 from shardwriter.table import Manifest
 
@@ -38,7 +39,11 @@ def write_manifest(folder: Path, samples: int, shards: int) -> int:
     counts = np.full(shards, samples // shards, "<u8")
     counts[: samples % shards] += 1
     offsets, text = pack_strings([f"shard-{i:06d}.tar" for i in range(shards)])
-    histogram = np.arange(CELLS, dtype="<u4"), rng.integers(0, 200, (shards, CELLS), dtype="<u4"), np.ones((CELLS, 2))
+    histogram = HistogramTable(
+        np.arange(CELLS, dtype="<u4"),
+        rng.integers(0, 200, (shards, CELLS), dtype="<u2"),
+        np.ones((CELLS, 2, 2)),
+    )
     manifest = Manifest(
         name_offsets=offsets,
         name_bytes=text,
