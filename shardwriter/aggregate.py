@@ -48,6 +48,12 @@ def _edges(steps: int) -> NDArray[np.float64]:
 _EDGES: Final = {steps: _edges(steps) for steps in (SIZE_STEPS, VALUE_STEPS)}
 
 
+def edge(k: NDArray[Any], steps: int) -> NDArray[np.float64]:
+    """The lower edge of cell k of a scale: 2 ** (k / steps), rounded up to a double; the same on every machine."""
+    within = np.concatenate([[1.0], _EDGES[steps]])[k % steps]
+    return np.asarray(np.ldexp(within, k // steps), dtype=np.float64)
+
+
 def _floor_log(values: NDArray[Any], steps: int) -> NDArray[np.int64]:
     """floor(steps * log2(value)) of positive numbers, exactly."""
     mantissa, exponent = np.frexp(values.astype(np.float64))

@@ -36,10 +36,12 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from .loader import StreamingLoader
-    from .plan import FixedBatch, Plan, Shuffle
+    from .plan import CostBudget, FixedBatch, PixelBudget, Plan, Shuffle
 
 _HOME = {
+    "CostBudget": "plan",
     "FixedBatch": "plan",
+    "PixelBudget": "plan",
     "Plan": "plan",
     "Shuffle": "plan",
     "StreamingDataset": "dataset",
@@ -48,6 +50,7 @@ _HOME = {
 
 __all__ = [
     "BatchError",
+    "CostBudget",
     "DatasetNotFound",
     "DecodeError",
     "FieldMissing",
@@ -57,6 +60,7 @@ __all__ = [
     "MissingExtra",
     "ObjectChanged",
     "ObjectNotFound",
+    "PixelBudget",
     "Plan",
     "PlanError",
     "ShardError",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from streaming.plan import EpochPlan, FixedBatch, Plan, Share, Shuffle
+from streaming.plan import FixedBatch, Plan, Share, Shuffle
 from streaming.plan.layout import TAILS
 
 Sample = tuple[int, int]
@@ -48,6 +48,11 @@ def plans(draw: st.DrawFn, *, counts: st.SearchStrategy[list[int]] = COUNTS, tai
     )
 
 
+def batch_samples(plan: Plan) -> int:
+    """Samples of a full micro-batch of a plan without a budget."""
+    return plan.batch.samples if isinstance(plan.batch, FixedBatch) else 1
+
+
 def on_ranks(plan: Plan, world_size: int) -> Plan:
     """The same plan for another number of ranks."""
     return replace(plan, world_size=world_size)
@@ -58,30 +63,30 @@ def all_samples(counts: Any) -> list[Sample]:
     return [(shard, index) for shard, count in enumerate(counts) for index in range(int(count))]
 
 
-def block_samples(epoch: EpochPlan, lane: int, block: int) -> list[Sample]:
+def block_samples(epoch: Any, lane: int, block: int) -> list[Sample]:
     """All samples of a block in the order in which the lane gives them."""
-    shards, starts = epoch.block_parts(lane, block)
+    shards, starts = epoch.order.block_parts(lane, block)
     inside = [(s, i) for s, n in zip(shards.tolist(), np.diff(starts).tolist(), strict=True) for i in range(n)]
-    return [inside[i] for i in epoch.block_order(lane, block).tolist()]
+    return [inside[i] for i in epoch.order.block_order(lane, block).tolist()]
 
 
-def lane_order(epoch: EpochPlan, lane: int) -> list[Sample]:
+def lane_order(epoch: Any, lane: int) -> list[Sample]:
     """The samples of a lane, one block after the other."""
-    blocks = -(-epoch.lane_shards.shape[1] // epoch.block_shards)
+    blocks = -(-epoch.order.lane_shards.shape[1] // epoch.order.block_shards)
     return [sample for block in range(blocks) for sample in block_samples(epoch, lane, block)]
 
 
-def by_hand(epoch: EpochPlan) -> list[list[Sample]]:
+def by_hand(epoch: Any) -> list[list[Sample]]:
     """The micro-batches of an epoch by position: lanes take turns, and what is left in them forms the last ones."""
-    size = epoch.batch
-    lanes = [lane_order(epoch, lane) for lane in range(len(epoch.lane_shards))]
+    size = int(epoch.capacity[0])
+    lanes = [lane_order(epoch, lane) for lane in range(len(epoch.order.lane_shards))]
     full = [[lane[i : i + size] for i in range(0, len(lane) - size + 1, size)] for lane in lanes]
     turns = [batches[j] for j in range(max(map(len, full))) for batches in full if j < len(batches)]
     pool = [s for lane in lanes for s in lane[len(lane) // size * size :]]
     return turns + [pool[i : i + size] for i in range(0, len(pool), size)]
 
 
-def read(plan: Plan, epoch: EpochPlan, *, workers: int = 0, start: int = 0, run: int = 1) -> dict[int, Given]:
+def read(plan: Plan, epoch: Any, *, workers: int = 0, start: int = 0, run: int = 1) -> dict[int, Given]:
     """What all readers of a layout give, by position; single samples are planned in runs of `run` at a time."""
     given: dict[int, Given] = {}
     for rank in range(plan.world_size):
@@ -94,7 +99,7 @@ def read(plan: Plan, epoch: EpochPlan, *, workers: int = 0, start: int = 0, run:
     return given
 
 
-def reader(plan: Plan, epoch: EpochPlan, positions: list[int], run: int) -> dict[int, Given]:
+def reader(plan: Plan, epoch: Any, positions: list[int], run: int) -> dict[int, Given]:
     """What one reader gives at the positions of its share."""
     given: dict[int, Given] = {}
     cursor = epoch.cursor(capacity=2)

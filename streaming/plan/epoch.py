@@ -1,23 +1,32 @@
 """One epoch of a plan: which samples form the micro-batch at a position.
 
->>> epoch = EpochPlan(np.array([3, 3]), batch=2, shuffle=None, seed=0, epoch=0, lanes=1)
+>>> order = Order(np.array([3, 3]), shuffle=None, seed=0, epoch=0, lanes=1)
+>>> epoch = EpochPlan(order, np.array([2]))
 >>> [epoch.cursor().samples(np.array([p])).indices.tolist() for p in range(3)]
 [[0, 1], [2, 0], [1, 2]]
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .keys import permutation
-from .lanes import deal
+from ..errors import IndexMismatch, PlanError
+from .interleave import Interleave
+from .keys import uniform
 from .layout import Turns
-from .shuffle import Shuffle, block_order
+from .order import Order
+from .recent import Recent
+
+GroupOf = Callable[[int], NDArray[Any]]
+
+
+def _one_group(shard: int) -> NDArray[Any]:
+    raise PlanError(f"the groups of the samples of shard number {shard} are not known", hint="give group_of=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,84 +40,127 @@ class SampleRefs:
         return len(self.shards)
 
 
+class Run(NamedTuple):
+    """Some samples that follow one another in a lane: numbers low ... high - 1 of one group."""
+
+    lane: int
+    group: int
+    low: int
+    high: int
+
+
 class EpochPlan:
-    """The micro-batches of one epoch; all of it follows from the arguments, and nothing is read.
+    """The micro-batches of one epoch; all of it follows from the arguments.
 
-    counts [shards]: samples of each shard; batch: samples of a micro-batch.
+    capacity [g]: samples of a micro-batch of each group of similar samples; counts [shards, g]: how many each shard
+    has (default: one group of all samples); group_of(shard): the group of each sample, [n].
 
-    Lane l gives its samples in lane order; its j-th micro-batch holds samples j * batch ... (j + 1) * batch - 1 of that
-    order.  The samples that are left at the ends of the lanes, fewer than `batch` each, are pooled in the order of the
-    lanes and form the last micro-batches, of which only the very last may be short.
+    A lane gives the samples of each group in lane order; micro-batch j of a group in it holds its samples j * n ...
+    (j + 1) * n - 1.  What is left at the ends of the lanes, fewer than n samples of each group in each, is pooled in
+    the order of the lanes.  So the micro-batches of a group are: those of the lanes, which take turns, then those of
+    the pool.  They come in runs of `together`, evenly interleaved with the runs of the other groups, so that ranks have
+    batches of one kind at the same time; then follow, interleaved too, those that fill no run; last a short one for
+    each group that has a rest.
     """
 
     def __init__(
-        self, counts: NDArray[Any], *, batch: int, shuffle: Shuffle | None, seed: int, epoch: int, lanes: int
+        self,
+        order: Order,
+        capacity: NDArray[Any],
+        counts: NDArray[Any] | None = None,
+        group_of: GroupOf = _one_group,
+        *,
+        together: int = 1,
     ) -> None:
-        self.batch = batch
-        self.epoch = epoch
-        self._counts = counts
-        self._shuffle = shuffle
-        self._seed = seed
-        shards = np.arange(len(counts)) if shuffle is None else permutation(len(counts), seed, "shards", epoch)
-        self.lane_shards = deal(shards, counts, lanes)
-        """[lanes, rounds]: the shards of each lane in reading order, -1 behind the last."""
-        self.in_order = shuffle is None
-        self.block_shards = shuffle.shards if shuffle else 1
-        sizes = (
-            np.where(self.lane_shards >= 0, counts[self.lane_shards], 0) if len(counts) else np.zeros((lanes, 0), int)
-        )
-        edges = np.arange(0, sizes.shape[1], self.block_shards)
-        blocks = np.add.reduceat(sizes, edges, axis=1) if len(edges) else np.zeros((lanes, 0), np.int64)
-        self._starts = np.concatenate([np.zeros((lanes, 1), np.int64), np.cumsum(blocks, axis=1)], axis=1)
-        lane_samples = self._starts[:, -1]
-        self._turns = Turns(lane_samples // batch)
-        self._pool = np.concatenate([[0], np.cumsum(lane_samples % batch)])
-        self._lane_full = lane_samples // batch * batch
-        self.total = self._turns.total + -(-int(self._pool[-1]) // batch)
+        self.order = order
+        self.capacity = np.asarray(capacity, dtype=np.int64)
+        self.group_of = group_of
+        self.together = together
+        self._starts = order.block_sums(order.counts[:, None] if counts is None else counts)
+        held = self._starts[:, -1]
+        self._batches = held // self.capacity
+        self._turns = [Turns(self._batches[:, group]) for group in range(self.groups)]
+        zero = np.zeros((1, self.groups), np.int64)
+        self._pool = np.concatenate([zero, np.cumsum(held % self.capacity, axis=0)])
+        samples = held.sum(axis=0)
+        full, phases = samples // self.capacity, self._phases()
+        self._runs = Interleave(full // together, phases)
+        self._rest = Interleave(full % together, phases)
+        self._in_runs = full // together * together
+        self._short = np.flatnonzero(samples % self.capacity)
+        self._full = full
+        self.total = int(full.sum()) + len(self._short)
         """Positions that hold samples."""
+
+    @property
+    def groups(self) -> int:
+        """Groups of similar samples."""
+        return len(self.capacity)
+
+    def _phases(self) -> NDArray[np.float64]:
+        if self.order.in_order or self.groups == 1:
+            return np.full(self.groups, 0.5)
+        return uniform(self.groups, self.order.seed, "phases", self.order.epoch)
 
     def cursor(self, capacity: int = 128) -> Cursor:
         """A cursor over this epoch that keeps the order of the last `capacity` blocks it met."""
         return Cursor(self, capacity)
 
-    def runs(self, position: int) -> list[tuple[int, int, int]]:
-        """Where the samples of a position lie: (lane, low, high), half-open in lane order."""
-        if position < self._turns.total:
-            lanes, numbers = self._turns.locate(np.array([position]))
-            low = int(numbers[0]) * self.batch
-            return [(int(lanes[0]), low, low + self.batch)]
-        low = (position - self._turns.total) * self.batch
-        high = min(low + self.batch, int(self._pool[-1]))
+    def locate(self, positions: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(lane, place in the lane) of each position, for single samples of one group."""
+        return self._turns[0].locate(positions)
+
+    def _number(self, position: int) -> tuple[int, int]:
+        """(group, number among the micro-batches of the group) of a position."""
+        run, inside = divmod(position, self.together)
+        if run < self._runs.total:
+            group, number = self._runs.locate(run)
+            return group, number * self.together + inside
+        position -= self._runs.total * self.together
+        if position < self._rest.total:
+            group, number = self._rest.locate(position)
+            return group, int(self._in_runs[group]) + number
+        group = int(self._short[position - self._rest.total])
+        return group, int(self._full[group])
+
+    def runs(self, position: int) -> list[Run]:
+        """Where the samples of a position lie."""
+        group, number = self._number(position)
+        size, turns = int(self.capacity[group]), self._turns[group]
+        if number < turns.total:
+            lanes, places = turns.locate(np.array([number]))
+            low = int(places[0]) * size
+            return [Run(int(lanes[0]), group, low, low + size)]
+        pool = self._pool[:, group]
+        low = (number - turns.total) * size
+        high = min(low + size, int(pool[-1]))
         runs = []
-        lane = int(np.searchsorted(self._pool, low, side="right")) - 1
+        lane = int(np.searchsorted(pool, low, side="right")) - 1
         while low < high:
-            end = min(high, int(self._pool[lane + 1]))
+            end = min(high, int(pool[lane + 1]))
             if end > low:
-                base = int(self._lane_full[lane]) - int(self._pool[lane])
-                runs.append((lane, base + low, base + end))
+                base = int(self._batches[lane, group]) * size - int(pool[lane])
+                runs.append(Run(lane, group, base + low, base + end))
             low, lane = end, lane + 1
         return runs
 
-    def locate(self, positions: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(lane, place in the lane) of the one sample of each position, for micro-batches of one sample."""
-        return self._turns.locate(positions)
+    def bucket(self, position: int) -> int:
+        """The group of the samples of a position."""
+        return self._number(position)[0]
 
-    def block_of(self, lane: int, place: int) -> tuple[int, int, int]:
-        """(block, first place, end place) of the block of a lane that holds a place in lane order."""
-        block = int(np.searchsorted(self._starts[lane], place, side="right")) - 1
-        return block, int(self._starts[lane, block]), int(self._starts[lane, block + 1])
+    def size(self, position: int) -> int:
+        """How many samples a position has."""
+        return sum(run.high - run.low for run in self.runs(position))
 
-    def block_parts(self, lane: int, block: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The shards of a block, [k], and where each begins in their concatenation, [k + 1]."""
-        first = block * self.block_shards
-        shards = self.lane_shards[lane, first : first + self.block_shards]
-        shards = shards[shards >= 0]
-        return shards, np.concatenate([[0], np.cumsum(self._counts[shards])]).astype(np.int64)
+    def block_of(self, lane: int, group: int, number: int) -> tuple[int, int, int]:
+        """(block, first, end): the block that holds sample `number` of a group of a lane, and the numbers it holds."""
+        starts = self._starts[lane, :, group]
+        block = int(np.searchsorted(starts, number, side="right")) - 1
+        return block, int(starts[block]), int(starts[block + 1])
 
-    def block_order(self, lane: int, block: int) -> NDArray[np.uint32]:
-        """The order in which a lane gives the samples of a block, counted through its concatenated shards."""
-        _, starts = self.block_parts(lane, block)
-        return block_order(np.diff(starts), self._shuffle, self._seed, epoch=self.epoch, lane=lane, block=block)
+    def block_counts(self, lane: int, block: int) -> NDArray[np.int64]:
+        """[g]: samples of each group in a block."""
+        return np.asarray(self._starts[lane, block + 1] - self._starts[lane, block])
 
 
 class Cursor:
@@ -116,25 +168,30 @@ class Cursor:
 
     def __init__(self, epoch: EpochPlan, capacity: int) -> None:
         self.epoch = epoch
-        self._capacity = max(1, capacity)
-        self._blocks: OrderedDict[tuple[int, int], NDArray[np.uint32]] = OrderedDict()
+        self._order = epoch.order
+        self._blocks: Recent[tuple[int, int], tuple[NDArray[np.uint32], NDArray[np.int64]]] = Recent(capacity)
 
     def samples(self, positions: NDArray[Any]) -> SampleRefs:
         """The samples of some positions, one position after the other."""
-        if self.epoch.batch == 1:
+        if self.epoch.groups == 1 and self.epoch.capacity[0] == 1:
             return self._singles(positions)
-        parts = [part for p in positions.tolist() for run in self.epoch.runs(p) for part in self._run(*run)]
+        parts = [part for p in positions.tolist() for run in self.epoch.runs(p) for part in self._run(run)]
         return SampleRefs(
             np.concatenate([p[0] for p in parts] or [np.zeros(0, np.int64)]).astype(np.int64),
             np.concatenate([p[1] for p in parts] or [np.zeros(0, np.int64)]).astype(np.int64),
         )
 
-    def _run(self, lane: int, low: int, high: int) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-        parts = []
-        while low < high:
-            block, first, end = self.epoch.block_of(lane, low)
-            parts.append(self._take(lane, block, np.arange(low - first, min(high, end) - first)))
-            low = min(high, end)
+    def bucket(self, position: int) -> int:
+        """The group of the samples of a position."""
+        return self.epoch.bucket(position)
+
+    def _run(self, run: Run) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+        parts, low = [], run.low
+        while low < run.high:
+            block, first, end = self.epoch.block_of(run.lane, run.group, low)
+            places = np.arange(low - first, min(run.high, end) - first)
+            parts.append(self._take(run.lane, block, run.group, places))
+            low = min(run.high, end)
         return parts
 
     def _singles(self, positions: NDArray[Any]) -> SampleRefs:
@@ -144,26 +201,43 @@ class Cursor:
         for lane in np.unique(lanes).tolist():
             left = np.flatnonzero(lanes == lane)
             while len(left):  # one block after the other; where a padded epoch starts over, places go back
-                block, first, end = self.epoch.block_of(lane, int(places[left[0]]))
+                block, first, end = self.epoch.block_of(lane, 0, int(places[left[0]]))
                 here = (places[left] >= first) & (places[left] < end)
                 inside, left = left[here], left[~here]
-                shards[inside], indices[inside] = self._take(lane, block, places[inside] - first)
+                shards[inside], indices[inside] = self._take(lane, block, 0, places[inside] - first)
         return SampleRefs(shards, indices)
 
-    def _take(self, lane: int, block: int, places: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """(shards, indices) of some places of a block, counted from its start."""
-        shards, starts = self.epoch.block_parts(lane, block)
-        # In order, a block needs no laying out, however large its shards are.
-        flat = places if self.epoch.in_order else self._order(lane, block)[places].astype(np.int64)
+    def _take(self, lane: int, block: int, group: int, places: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """(shards, indices) of some places of a group in a block, counted from the block's start."""
+        shards, starts = self._order.block_parts(lane, block)
+        if self._order.in_order and self.epoch.groups == 1:  # needs no laying out, however large its shards are
+            flat = places
+        else:
+            laid_out, begins = self._laid_out(lane, block)
+            flat = laid_out[begins[group] + places].astype(np.int64)
         which = np.searchsorted(starts, flat, side="right") - 1
         return shards[which], flat - starts[which]
 
-    def _order(self, lane: int, block: int) -> NDArray[np.uint32]:
+    def _laid_out(self, lane: int, block: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """The samples of a block by group, in lane order within each, and where each group begins."""
         found = self._blocks.get((lane, block))
         if found is None:
-            found = self._blocks[lane, block] = self.epoch.block_order(lane, block)
-            if len(self._blocks) > self._capacity:
-                self._blocks.popitem(last=False)
-        else:
-            self._blocks.move_to_end((lane, block))
+            laid_out = self._order.block_order(lane, block)
+            begins = np.array([0, len(laid_out)])
+            if self.epoch.groups > 1:
+                laid_out, begins = self._by_group(lane, block, laid_out)
+            found = self._blocks.put((lane, block), (laid_out, begins), weight=len(laid_out))
         return found
+
+    def _by_group(
+        self, lane: int, block: int, laid_out: NDArray[np.uint32]
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        shards, _ = self._order.block_parts(lane, block)
+        groups = np.concatenate([self.epoch.group_of(s) for s in shards.tolist()] or [np.zeros(0, np.int16)])
+        begins = np.concatenate([[0], np.cumsum(self.epoch.block_counts(lane, block))])
+        if len(groups) != len(laid_out) or (np.bincount(groups, minlength=self.epoch.groups) != np.diff(begins)).any():
+            raise IndexMismatch(
+                "the sidecars of some shards do not have the sizes that the manifest counted",
+                hint="make the index again (shardstream index)",
+            )
+        return laid_out[np.argsort(groups[laid_out], kind="stable")], begins

@@ -12,7 +12,8 @@ A plan prints, compares and computes; it opens no file, starts no thread and kno
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Self
 
@@ -21,13 +22,27 @@ from numpy.typing import NDArray
 
 from ..errors import PlanError
 from .batching import FixedBatch
+from .buckets import fill, make_groups
+from .budgets import CostBudget, PixelBudget
 from .epoch import EpochPlan
+from .groups import Groups
 from .lanes import MOST, MOST_SINGLES, choose_lanes
 from .layout import TAILS, Tail, check_place, good_workers, steps_of
+from .order import Order
+from .oversize import Settled, settle
+from .packed import PackedEpoch
+from .packing import BLOCK_BINS, Packing, make_packing
 from .shuffle import Shuffle
+from .statistics import Statistics
+
+Batch = FixedBatch | PixelBudget | CostBudget
 
 ORDER_VERSION: Final = 1
 """Changes when the same arguments give another order; part of every saved state."""
+
+
+TOGETHER: Final = 8
+"""Micro-batches of one kind that come together: as many as a machine often has devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,35 +59,45 @@ class Plan:
     """Samples, lanes, batches and tail of a dataset for a number of ranks.  Made by `Plan.make` or `dataset.plan`."""
 
     counts: NDArray[np.int64]
-    batch: FixedBatch | None
+    batch: Batch | None
     shuffle: Shuffle | None
     seed: int
     lanes: int
     tail: Tail
     world_size: int
     dataset: str
+    together: int = TOGETHER
+    where: str | None = None
+    groups: Groups | Packing | None = None
+    """What a budget makes of the dataset."""
+    statistics: Statistics | None = field(default=None, repr=False)
+    oversize: int = 0
+    """Samples that are over the budget by themselves."""
 
     @classmethod
     def make(
         cls,
-        counts: NDArray[Any],
+        counts: NDArray[Any] | Statistics,
         *,
-        batch: FixedBatch | None = None,
+        batch: Batch | None = None,
         shuffle: Shuffle | bool = False,
         seed: int = 0,
         lanes: int | None = None,
         tail: Tail | None = None,
         world_size: int = 1,
         dataset: str = "",
+        together: int = TOGETHER,
+        where: str | None = None,
     ) -> Self:
         """Check the arguments and fill in what was left open.
 
-        counts [shards]: samples of each shard.  `lanes` defaults to as many as leave each lane a whole block of
-        shards, or 1 without shuffle (the order of the dataset itself); `tail` to "drop" with shuffle, "pad" without;
-        `dataset`, a name for the content, to a digest of the counts.
+        counts [shards]: samples of each shard, or, for budgets, the Statistics of a dataset.  `lanes` defaults to as
+        many as leave each lane a whole block of shards, or 1 without shuffle (the order of the dataset itself); `tail`
+        to "drop" with shuffle, "pad" without; `dataset`, a name for the content, to a digest of the counts.
+        `together`, for budgets: how many micro-batches of one group of similar samples come one after the other.
+        `where`, the predicate that chose the samples, is noted only.
         Raises PlanError for arguments that make no plan.
         """
-        counts = _checked(counts)
         if shuffle is not None and not isinstance(shuffle, bool | Shuffle):
             raise PlanError(f"shuffle={shuffle!r}", hint="give True, False or Shuffle(shards=, buffer=)")
         mix = shuffle if isinstance(shuffle, Shuffle) else Shuffle() if shuffle else None
@@ -82,13 +107,29 @@ class Plan:
             raise PlanError(f"lanes={lanes!r}: a plan has at least 1 lane")
         if not isinstance(seed, int | np.integer) or isinstance(seed, bool):
             raise PlanError(f"seed={seed!r} is not a whole number")
-        if batch is not None and not isinstance(batch, FixedBatch):
-            raise PlanError(f"batch={batch!r}", hint="give FixedBatch(n), or None for single samples")
+        if batch is not None and not isinstance(batch, FixedBatch | PixelBudget | CostBudget):
+            hint = "give FixedBatch(n), PixelBudget(pixels), CostBudget(column, cost), or None for single samples"
+            raise PlanError(f"batch={batch!r}", hint=hint)
+        if not isinstance(together, int) or isinstance(together, bool) or together < 1:
+            raise PlanError(f"together={together!r}: at least 1 micro-batch of a kind comes at a time")
         check_place(0, world_size)
-        most = MOST if batch else MOST_SINGLES
-        chosen = lanes or (choose_lanes(len(counts), mix.shards, int(counts.sum()), most) if mix else 1)
-        name = dataset or hashlib.sha256(counts.astype("<i8").tobytes()).hexdigest()[:24]
-        return cls(counts, batch, mix, int(seed), chosen, tail or ("drop" if mix else "pad"), world_size, name)
+        known = None if isinstance(counts, np.ndarray | list | tuple) else counts
+        settled = _settled(batch, known)
+        chosen_from = settled.statistics if settled else known
+        numbers = _checked(chosen_from.counts if chosen_from is not None else counts)
+        groups: Groups | Packing | None = None
+        if isinstance(batch, PixelBudget | CostBudget) and settled is not None:
+            if _packs(batch):
+                groups = make_packing(batch, settled.statistics, settled.alone)
+            else:
+                chosen = _lanes(lanes, numbers, batch, mix)
+                groups = make_groups(batch, settled.statistics, chosen)
+        chosen = _lanes(lanes, numbers, batch, mix, groups)
+        name = dataset or hashlib.sha256(numbers.astype("<i8").tobytes()).hexdigest()[:24]
+        return cls(
+            numbers, batch, mix, int(seed), chosen, tail or ("drop" if mix else "pad"), world_size, name, together,
+            where, groups, chosen_from, settled.samples if settled else 0,
+        )  # fmt: skip
 
     @cached_property
     def samples(self) -> int:
@@ -96,19 +137,18 @@ class Plan:
         return int(self.counts.sum())
 
     @property
-    def batch_samples(self) -> int:
-        """Samples of a full micro-batch; 1 for an un-batched plan."""
-        return self.batch.samples if self.batch else 1
-
-    @property
     def full(self) -> int:
         """Full micro-batches of an epoch.  It does not depend on the lanes, since what is left in them is pooled."""
-        return self.samples // self.batch_samples
+        if self.groups is not None:
+            return self.groups.full
+        return self.samples // _fixed(self.batch)
 
     @property
     def total(self) -> int:
-        """Micro-batches of an epoch, the short one included: the positions that hold samples."""
-        return -(-self.samples // self.batch_samples)
+        """Micro-batches of an epoch, the short ones included: the positions that hold samples."""
+        if self.groups is not None:
+            return self.groups.total
+        return -(-self.samples // _fixed(self.batch))
 
     @property
     def end(self) -> int:
@@ -128,24 +168,62 @@ class Plan:
         """(position whose samples are given, whether that is a repeat), for positions that a padded epoch runs over."""
         return (position, False) if position < self.total else ((position - self.total) % self.total, True)
 
-    def epoch(self, epoch: int) -> EpochPlan:
+    def epoch(self, epoch: int) -> EpochPlan | PackedEpoch:
         """The order of one epoch."""
+        statistics, groups = self.statistics, self.groups
+        unit, block = _units(groups, self.shuffle)
+        order = Order(
+            self.counts, shuffle=self.shuffle, seed=self.seed, epoch=epoch, lanes=self.lanes, unit=unit, block=block,
+            costs=_costs(groups),
+        )  # fmt: skip
+        if groups is None:
+            return EpochPlan(order, np.array([_fixed(self.batch)]))
+        if statistics is None:
+            raise PlanError("a plan with a budget needs the sizes of the samples")
+        if isinstance(groups, Packing):
+            return PackedEpoch(order, groups, lambda shard: groups.costs.of_samples(statistics.columns(shard)))
         return EpochPlan(
-            self.counts, batch=self.batch_samples, shuffle=self.shuffle, seed=self.seed, epoch=epoch, lanes=self.lanes
+            order,
+            groups.capacity,
+            groups.counts,
+            lambda shard: groups.of(statistics.columns(shard)),
+            together=self.together,
         )
 
-    def tail_report(self) -> TailReport:
-        """How many samples the tail policy leaves out or gives again, known before the first batch."""
-        size, short = self.batch_samples, self.samples % self.batch_samples
-        if self.tail == "drop":
-            return TailReport(self.samples - self.steps() * self.world_size * size, 0, 0)
-        if self.tail == "uneven" or self.total == 0:
+    def tail_report(self, epoch: int = 0) -> TailReport:
+        """How many samples the tail policy leaves out or gives again, known before the first batch.
+
+        With a budget that varies a little with the epoch.
+        """
+        given = self.steps() * self.world_size
+        if self.tail == "uneven" or self.total == 0 or given == self.total:
             return TailReport(0, 0, 0)
-        repeats = self.steps() * self.world_size - self.total
-        return TailReport(0, repeats * size - (repeats // self.total) * ((size - short) % size), repeats)
+        if self.tail == "drop":
+            return TailReport(sum(self._sizes(epoch, given, self.total)), 0, 0)
+        whole, rest = divmod(given - self.total, self.total)
+        repeated = whole * self.samples + sum(self._sizes(epoch, 0, rest))
+        return TailReport(0, repeated, given - self.total)
+
+    def _sizes(self, epoch: int, low: int, high: int) -> list[int]:
+        """Samples of the micro-batches at positions low ... high - 1."""
+        if self.groups is None:
+            size = _fixed(self.batch)
+            return [min(size, self.samples - p * size) for p in range(low, high)]
+        if low == 0 and high == self.total:
+            return [self.samples]
+        plan = self.epoch(epoch)
+        if isinstance(plan, EpochPlan):
+            return [plan.size(p) for p in range(low, high)]
+        cursor = plan.cursor()
+        return [cursor.size(p) for p in range(low, high)]
 
     def fingerprint(self) -> dict[str, Any]:
         """What the order depends on; two plans with equal fingerprints give equal sequences.  JSON-able."""
+        of_budget = {
+            "groups": self.groups.digest if self.groups is not None else None,
+            "together": self.together if isinstance(self.groups, Groups) else None,
+            "where": self.where,
+        }
         return {
             "order": ORDER_VERSION,
             "dataset": self.dataset,
@@ -155,6 +233,7 @@ class Plan:
             "shuffle": repr(self.shuffle) if self.shuffle else None,
             "seed": self.seed,
             "lanes": self.lanes,
+            **{name: value for name, value in of_budget.items() if value is not None},
         }
 
     def __eq__(self, other: object) -> bool:
@@ -181,10 +260,32 @@ class Plan:
         if self.batch is None:
             lines.append(f"single samples: {steps}")
         else:
-            short = self.samples % self.batch_samples
-            rest = f" and a short one of {short}" if short else ""
+            rest = self._short()
             lines.append(f"{_number(self.full, 'full micro-batch')} of {self.batch}{rest}: {steps}")
+        lines += self._budget_lines()
         return "\n".join([*lines, self._tail_line(), self._workers_line()])
+
+    def _short(self) -> str:
+        if isinstance(self.batch, FixedBatch):
+            short = self.samples % self.batch.samples
+            return f" and a short one of {short}" if short else ""
+        short = self.total - self.full
+        return f" and {_number(short, 'short one')}" if short else ""
+
+    def _budget_lines(self) -> list[str]:
+        lines = []
+        if isinstance(self.groups, Groups) and isinstance(self.batch, PixelBudget | CostBudget):
+            sizes = self.groups.capacity.tolist()
+            most = self.batch.max_pixels if isinstance(self.batch, PixelBudget) else self.batch.max_cost
+            share = float((fill(self.groups, most) * self.groups.samples).sum() / max(1, self.samples))
+            lines.append(
+                f"{_number(len(sizes), 'group')} of similar samples, {min(sizes, default=0):,} to "
+                f"{max(sizes, default=0):,} in a batch, which take {100 * share:.1f} % of the budget"
+            )
+        if self.oversize:
+            done = {"alone": "come alone", "skip": "are left out"}[getattr(self.batch, "oversize", "alone")]
+            lines.append(f"{_number(self.oversize, 'sample')} over the budget: {done}")
+        return lines
 
     def _tail_line(self) -> str:
         tail = self.tail_report()
@@ -200,14 +301,66 @@ class Plan:
     def _workers_line(self) -> str:
         if self.lanes == 1 and self.shuffle is None:
             return "workers per rank that read no byte twice: any (each micro-batch is one run of the dataset)"
-        good = good_workers(self.lanes, self.world_size)
+        apart = math.gcd(self.lanes, self.together) if isinstance(self.groups, Groups) else self.lanes
+        good = good_workers(apart, self.world_size)
         if good:
             return f"workers per rank that read no byte twice: {', '.join(map(str, good))}"
         lanes, ranks = _number(self.lanes, "lane"), _number(self.world_size, "rank")
         return f"readers share lanes ({lanes}, {ranks}) and read ranges of the same shards"
 
 
-def _checked(counts: NDArray[Any]) -> NDArray[np.int64]:
+def _packs(batch: PixelBudget | CostBudget) -> bool:
+    return batch.mode == "pack" if isinstance(batch, PixelBudget) else not batch.pad
+
+
+def _fixed(batch: Batch | None) -> int:
+    """Samples of a full micro-batch; 1 for an un-batched plan."""
+    return batch.samples if isinstance(batch, FixedBatch) else 1
+
+
+def _settled(batch: Batch | None, known: Statistics | None) -> Settled | None:
+    if not isinstance(batch, PixelBudget | CostBudget):
+        return None
+    if known is None:
+        raise PlanError(f"{batch!r} needs the sizes of the samples", hint="plan with the Statistics of a dataset")
+    return settle(batch, known)
+
+
+def _lanes(
+    lanes: int | None,
+    counts: NDArray[np.int64],
+    batch: Batch | None,
+    mix: Shuffle | None,
+    groups: Groups | Packing | None = None,
+) -> int:
+    if lanes or not mix:
+        return lanes or 1
+    unit, block = _units(groups, mix)
+    units = -(-len(counts) // unit)
+    return choose_lanes(units, block or mix.shards, int(counts.sum()), MOST if batch else MOST_SINGLES)
+
+
+def _units(groups: Groups | Packing | None, mix: Shuffle | None) -> tuple[int, int | None]:
+    """(shards that are kept together, units in a block or None for as many as are mixed)."""
+    if not isinstance(groups, Packing):
+        return 1, None
+    if mix is None:
+        return groups.unit, None
+    each = max(1, groups.total) / max(1, len(groups.bins))
+    wanted = max(-(-mix.shards // groups.unit), math.ceil(BLOCK_BINS / each))
+    return groups.unit, max(1, min(len(groups.bins), wanted))
+
+
+def _costs(groups: Groups | Packing | None) -> NDArray[np.int64] | None:
+    """What lanes should carry equally: [units], or None for samples."""
+    if groups is None:
+        return None
+    if isinstance(groups, Packing):
+        return groups.bins + groups.alone
+    return np.asarray((groups.counts * ((1 << 24) // groups.capacity)).sum(axis=1), dtype=np.int64)
+
+
+def _checked(counts: Any) -> NDArray[np.int64]:
     """A copy that nobody can change, so that a plan stays what it is."""
     given = np.asarray(counts)
     if given.ndim != 1 or (given.size and (given.dtype.kind not in "iu" or given.min() < 0)):

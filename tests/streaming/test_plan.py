@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from plans import plans
+from plans import batch_samples, plans
 
 from streaming import FixedBatch, Plan, PlanError, Shuffle
 from streaming.plan import TailReport
@@ -70,7 +70,7 @@ def test_what_is_left_open_is_filled_in() -> None:
     """Lanes by the number of shards, the tail by whether there is a shuffle."""
     counts = np.full(50, 10)
     plain, mixed = Plan.make(counts), Plan.make(counts, shuffle=True)
-    assert (plain.lanes, plain.tail, plain.shuffle, plain.batch_samples) == (1, "pad", None, 1)
+    assert (plain.lanes, plain.tail, plain.shuffle, batch_samples(plain)) == (1, "pad", None, 1)
     assert (mixed.lanes, mixed.tail, mixed.shuffle) == (12, "drop", Shuffle())
     assert Plan.make(counts, shuffle=Shuffle(shards=1)).lanes == 48
     assert Plan.make(counts, lanes=7).lanes == 7
@@ -87,7 +87,10 @@ def test_what_is_left_open_is_filled_in() -> None:
         ({"seed": 1.0}, "seed=1.0 is not a whole number"),
         ({"seed": True}, "seed=True is not a whole number"),
         ({"seed": None}, "seed=None is not a whole number"),
-        ({"batch": 32}, "batch=32: give FixedBatch(n), or None for single samples"),
+        (
+            {"batch": 32},
+            "batch=32: give FixedBatch(n), PixelBudget(pixels), CostBudget(column, cost), or None for single samples",
+        ),
         ({"shuffle": 10_000}, "shuffle=10000: give True, False or Shuffle(shards=, buffer=)"),
         ({"shuffle": "no"}, "shuffle='no': give True, False or Shuffle(shards=, buffer=)"),
         ({"world_size": 0}, "rank 0 of world size 0: ranks count from 0 to world_size - 1"),
@@ -118,8 +121,8 @@ def test_a_plan_keeps_its_counts() -> None:
 def test_numbers_of_a_plan_agree(plan: Plan) -> None:
     """Samples, micro-batches, positions and steps follow from the counts, and a repeat names what it repeats."""
     assert plan.samples == sum(plan.counts.tolist())
-    assert plan.full == plan.samples // plan.batch_samples
-    assert plan.total == plan.epoch(0).total == -(-plan.samples // plan.batch_samples)
+    assert plan.full == plan.samples // batch_samples(plan)
+    assert plan.total == plan.epoch(0).total == -(-plan.samples // batch_samples(plan))
     assert plan.end == len(plan) * plan.world_size
     for position in range(plan.end):
         assert plan.source(position) == (position % plan.total, position >= plan.total)

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from plans import EPOCHS, Sample, all_samples, block_samples, by_hand, lane_order, plans
+from plans import EPOCHS, Sample, all_samples, batch_samples, block_samples, by_hand, lane_order, plans
 
 from streaming import FixedBatch, Plan, PlanError, Shuffle
 from streaming.plan import EpochPlan, SampleRefs
 from streaming.plan.keys import permutation
+from streaming.plan.order import Order
 from streaming.plan.shuffle import block_order
 
 
@@ -21,7 +22,8 @@ def pairs(refs: SampleRefs) -> list[Sample]:
 
 
 def make(counts: list[int], *, batch: int = 1, shuffle: Shuffle | None = None, lanes: int = 1) -> EpochPlan:
-    return EpochPlan(np.array(counts, dtype=np.int64), batch=batch, shuffle=shuffle, seed=3, epoch=1, lanes=lanes)
+    order = Order(np.array(counts, dtype=np.int64), shuffle=shuffle, seed=3, epoch=1, lanes=lanes)
+    return EpochPlan(order, np.array([batch]))
 
 
 @given(plans(), EPOCHS, st.integers(1, 3))
@@ -30,11 +32,11 @@ def test_positions_give_what_a_loop_over_lanes_gives(plan: Plan, number: int, ca
     epoch = plan.epoch(number)
     straight = by_hand(epoch)
     assert epoch.total == plan.total == len(straight)
-    assert all(len(batch) == plan.batch_samples for batch in straight[: plan.full])
+    assert all(len(batch) == batch_samples(plan) for batch in straight[: plan.full])
     cursor = epoch.cursor(capacity)
     assert [pairs(cursor.samples(np.array([p]))) for p in range(epoch.total)] == straight
     for position, batch in enumerate(straight):
-        assert [s for lane, low, high in epoch.runs(position) for s in lane_order(epoch, lane)[low:high]] == batch
+        assert [s for lane, _, low, high in epoch.runs(position) for s in lane_order(epoch, lane)[low:high]] == batch
 
 
 @given(plans(), EPOCHS, st.data())
@@ -54,15 +56,15 @@ def test_nothing_crosses_the_border_of_a_block(plan: Plan, number: int) -> None:
     """A block holds the samples of its own shards, all of them, and starts where the one before it ends."""
     epoch = plan.epoch(number)
     each = plan.shuffle.shards if plan.shuffle else 1
-    for lane, shards in enumerate(epoch.lane_shards.tolist()):
+    for lane, shards in enumerate(epoch.order.lane_shards.tolist()):
         place = 0
         for block in range(-(-len(shards) // each)):
             refs = block_samples(epoch, lane, block)
             own = [s for s in shards[block * each : (block + 1) * each] if s >= 0]
             assert sorted(refs) == sorted((s, i) for s in own for i in range(plan.counts[s]))
             if refs:
-                assert epoch.block_of(lane, place) == (block, place, place + len(refs))
-                assert epoch.block_of(lane, place + len(refs) - 1) == (block, place, place + len(refs))
+                assert epoch.block_of(lane, 0, place) == (block, place, place + len(refs))
+                assert epoch.block_of(lane, 0, place + len(refs) - 1) == (block, place, place + len(refs))
             place += len(refs)
 
 
@@ -71,7 +73,7 @@ def test_shards_are_permuted_by_seed_and_epoch(plan: Plan, number: int) -> None:
     """With shuffle, the first shards of the lanes are the first of the epoch's permutation; without, of the dataset."""
     epoch, n = plan.epoch(number), len(plan.counts)
     order = permutation(n, plan.seed, "shards", number).tolist() if plan.shuffle else list(range(n))
-    rounds = [[s for s in dealt.tolist() if s >= 0] for dealt in epoch.lane_shards.T]
+    rounds = [[s for s in dealt.tolist() if s >= 0] for dealt in epoch.order.lane_shards.T]
     assert [sorted(dealt) for dealt in rounds] == [sorted(order[i : i + plan.lanes]) for i in range(0, n, plan.lanes)]
 
 
@@ -79,10 +81,10 @@ def test_leftovers_are_pooled_in_the_order_of_the_lanes() -> None:
     """What is short of a micro-batch at the ends of the lanes forms the last ones together."""
     epoch = make([5, 4, 2], batch=3, lanes=3)
     assert [epoch.runs(p) for p in range(4)] == [
-        [(0, 0, 3)],
-        [(1, 0, 3)],
-        [(0, 3, 5), (1, 3, 4)],
-        [(2, 0, 2)],
+        [(0, 0, 0, 3)],
+        [(1, 0, 0, 3)],
+        [(0, 0, 3, 5), (1, 0, 3, 4)],
+        [(2, 0, 0, 2)],
     ]
     assert [pairs(epoch.cursor().samples(np.array([p]))) for p in (2, 3)] == [
         [(0, 3), (0, 4), (1, 3)],
@@ -136,7 +138,7 @@ def test_a_shuffled_block_of_4_billion_samples_is_refused() -> None:
 def test_each_block_has_random_numbers_of_its_own(plan: Plan, number: int) -> None:
     """The order in a block is that of its seed, epoch, lane and number, counted through its shards."""
     epoch, each = plan.epoch(number), plan.shuffle.shards if plan.shuffle else 1
-    for lane, shards in enumerate(epoch.lane_shards.tolist()):
+    for lane, shards in enumerate(epoch.order.lane_shards.tolist()):
         for block in range(-(-len(shards) // each)):
             own = [s for s in shards[block * each : (block + 1) * each] if s >= 0]
             inside = [(s, i) for s in own for i in range(plan.counts[s])]

@@ -1,0 +1,92 @@
+"""A dataset's samples without those that are not wanted: by a predicate, or because they are over a budget.
+
+>>> large = Chosen(statistics, lambda columns: columns["width"] >= 256)
+>>> large.counts.sum(), large.indices(0)[:3]
+(81213, array([0, 2, 3]))
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwriter.aggregate import SIZE, Aggregates, HistogramTable, aggregate, combine, size_cells, value_cells
+
+from .statistics import Statistics
+
+Keep = Callable[[Mapping[str, NDArray[Any]]], NDArray[np.bool_]]
+_KEPT: Final = 256
+"""Shards whose list of chosen samples stays in memory."""
+
+
+class Chosen:
+    """The samples of `base` for which `keep(columns)`, a truth value for each, holds.
+
+    The shards of `only` are looked at, one after the other (all of them, where it is None); of others all samples stay.
+    """
+
+    def __init__(self, base: Statistics, keep: Keep, *, only: Iterable[int] | None = None) -> None:
+        self.base = base
+        self._keep = keep
+        self._all = only is None
+        self.counts: NDArray[np.int64] = base.counts.copy()
+        self._aggregates: dict[int, Aggregates] = {}
+        self._known: OrderedDict[int, NDArray[np.int64]] = OrderedDict()
+        looked_at = range(len(self.counts)) if only is None else only
+        self._looked_at = frozenset(looked_at)
+        for shard in looked_at:
+            columns = base.columns(shard)
+            mask = keep(columns)
+            self.counts[shard] = int(mask.sum())
+            self._aggregates[shard] = aggregate({name: values[mask] for name, values in columns.items()})
+
+    def histogram(self, name: str) -> HistogramTable | None:
+        """The histogram `size`, or that of a column, over the samples that are chosen."""
+        if self._all:
+            rows = [self._aggregates[shard].histograms.get(name) for shard in range(len(self.counts))]
+            return None if all(row is None for row in rows) else combine(rows, sizes=name == SIZE)
+        table = self.base.histogram(name)
+        if table is None:
+            return None
+        counts = np.array(table.counts)
+        for shard in sorted(self._looked_at):
+            counts[shard] = self._row(shard, name, table)
+        return table._replace(counts=counts)
+
+    def _row(self, shard: int, name: str, table: HistogramTable) -> NDArray[np.int64]:
+        columns = self.columns(shard)
+        if name == SIZE:
+            ids = size_cells(columns["width"], columns["height"], table.shift)
+        else:
+            ids = value_cells(columns[name], table.shift)
+        return np.bincount(np.searchsorted(table.cells, ids), minlength=len(table.cells))
+
+    def sums(self, name: str) -> NDArray[np.float64]:
+        """[shards]: sum of a column over the samples that are chosen."""
+        sums = np.zeros(len(self.counts)) if self._all else self.base.sums(name).copy()
+        for shard, found in self._aggregates.items():
+            sums[shard] = found.totals.get(name, (0.0,))[0]
+        return sums
+
+    def columns(self, shard: int) -> dict[str, NDArray[Any]]:
+        """Columns of the chosen samples of one shard."""
+        columns = self.base.columns(shard)
+        if shard not in self._looked_at:
+            return dict(columns)
+        mask = self._keep(columns)
+        return {name: values[mask] for name, values in columns.items()}
+
+    def indices(self, shard: int) -> NDArray[np.int64] | None:
+        """Numbers, within `base`, of the chosen samples of a shard; None where all are chosen."""
+        if shard not in self._looked_at:
+            return None
+        found = self._known.get(shard)
+        if found is None:
+            found = self._known[shard] = np.flatnonzero(self._keep(self.base.columns(shard)))
+            if len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        return found

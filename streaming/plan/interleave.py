@@ -1,0 +1,63 @@
+"""Several sequences merged into one by time, so that each is spread evenly over the whole.
+
+>>> merged = Interleave(np.array([4, 2]), np.array([0.5, 0.5]))
+>>> [merged.locate(t) for t in range(6)]
+[(0, 0), (1, 0), (0, 1), (0, 2), (1, 1), (0, 3)]
+
+Item i of a sequence of n items with phase p, 0 <= p < 1, has the time (i + p) / n; items come by time, those of equal
+time by sequence.  Any place is found without walking to it: at time x about x * n items of each sequence have come.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Interleave:
+    """The merged order of sequences with `counts` [g] items and `phases` [g]."""
+
+    def __init__(self, counts: NDArray[Any], phases: NDArray[Any]) -> None:
+        self._which = np.flatnonzero(counts)
+        self._counts = np.asarray(counts, dtype=np.int64)[self._which]
+        self._phases = np.asarray(phases, dtype=np.float64)[self._which]
+        self.total = int(self._counts.sum())
+
+    def locate(self, place: int) -> tuple[int, int]:
+        """(sequence, number in it) of the item at a place, 0 <= place < total."""
+        if len(self._counts) == 1:
+            return int(self._which[0]), place
+        first, sequence, number = self._near(place)
+        at = place - int(first.sum())
+        return int(self._which[sequence[at]]), int(number[at])
+
+    def before(self, place: int) -> NDArray[np.int64]:
+        """How many items of each sequence come before a place, 0 <= place <= total; as long as the longest index."""
+        found = np.zeros(int(self._which.max(initial=-1)) + 1, dtype=np.int64)
+        if place >= self.total:
+            found[self._which] = self._counts
+        elif place > 0:
+            first, sequence, _ = self._near(place)
+            come = sequence[: place - int(first.sum())]
+            found[self._which] = first + np.bincount(come, minlength=len(first))
+        return found
+
+    def _near(self, place: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The items around a place in merged order, as (sequence, number), and how many of each come before them."""
+        # Before time x a sequence has given between x * n - 1 and x * n + 1 items: that bounds where a place can be.
+        slack = len(self._counts) + 1
+        first = self._before((place - slack) / self.total)
+        sizes = self._before((place + slack + 1) / self.total) - first
+        sequence = np.repeat(np.arange(len(sizes)), sizes)
+        number = np.arange(len(sequence)) - np.repeat(np.cumsum(sizes) - sizes - first, sizes)
+        order = np.lexsort((sequence, (number + self._phases[sequence]) / self._counts[sequence]))
+        return first, sequence[order], number[order]
+
+    def _before(self, time: float) -> NDArray[np.int64]:
+        """Items of each sequence whose time is below `time`, by the same arithmetic as the times themselves."""
+        guess = np.clip(np.ceil(time * self._counts - self._phases), 0, self._counts).astype(np.int64)
+        guess -= (guess > 0) & ((guess - 1 + self._phases) / self._counts >= time)
+        guess += (guess < self._counts) & ((guess + self._phases) / self._counts < time)
+        return guess
