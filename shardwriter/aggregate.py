@@ -191,6 +191,27 @@ def combine(histograms: Sequence[Histogram | None], *, sizes: bool) -> Histogram
     return HistogramTable(cells.astype("<u4"), narrow, bounds.astype("<f8"), shift)
 
 
+def stack(tables: Sequence[tuple[HistogramTable | None, NDArray[Any]]], *, sizes: bool) -> HistogramTable:
+    """One table of the given rows of several, one below the other, on the coarsest of their scales."""
+    present = [table for table, _ in tables if table is not None]
+    shift = max((table.shift for table in present), default=0)
+
+    joined = [coarse(table.cells, shift - table.shift, sizes=sizes) for table in present]
+    cells = np.unique(np.concatenate(joined or [np.zeros(0, np.int64)]))
+    counts = np.zeros((sum(len(rows) for _, rows in tables), len(cells)), "<u4")
+    bounds = _no_bounds(len(cells), 2 if sizes else 1)
+    first = 0
+    for table, rows in tables:
+        if table is not None and len(table.cells):
+            at = np.searchsorted(cells, coarse(table.cells, shift - table.shift, sizes=sizes))
+            for i, cell in enumerate(at.tolist()):
+                counts[first : first + len(rows), cell] += np.asarray(table.counts[rows, i], dtype="<u4")
+            np.minimum.at(bounds[:, 0], at, table.bounds[:, 0])
+            np.maximum.at(bounds[:, 1], at, table.bounds[:, 1])
+        first += len(rows)
+    return HistogramTable(cells.astype("<u4"), counts, bounds.astype("<f8"), shift)
+
+
 def coarse(cells: NDArray[Any], shift: int, *, sizes: bool) -> NDArray[np.int64]:
     """Ids of cells on a scale whose steps are halved `shift` times."""
     ids = cells.astype(np.int64) - 1

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwriter.aggregate import SIZE, HistogramTable, derived, stack
 from shardwriter.errors import ObjectNotFound
 from shardwriter.format import PARTIAL, SHARD_SUFFIXES
 from shardwriter.index import build_index
@@ -58,6 +59,7 @@ class Catalog:
             [p.manifest.samples[p.rows].astype(np.int64) for p in parts] or [np.zeros(0, np.int64)]
         )
         """[shards]: samples of each shard."""
+        self._columns = sorted({name for p in parts for name in p.manifest.totals})
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -79,6 +81,30 @@ class Catalog:
             state.update(part.manifest.digests[part.rows].tobytes())
         state.update(self.counts.astype("<i8").tobytes())
         return state.hexdigest()[:24]
+
+    def histogram(self, name: str) -> HistogramTable | None:
+        """The histogram `size`, or that of a column, over all shards; None where no shard has it."""
+        tables = [(p.manifest.histograms.get(name), p.rows) for p in self._parts]
+        if all(table is None for table, _ in tables):
+            return None
+        first, rows = tables[0]
+        if len(tables) == 1 and first is not None and np.array_equal(rows, np.arange(len(first.counts))):
+            return first  # as it lies in the manifest, unread
+        return stack([(table, rows) for table, rows in tables], sizes=name == SIZE)
+
+    def sums(self, name: str) -> NDArray[np.float64]:
+        """[shards]: sum of a column over the samples of each shard."""
+        parts = []
+        for p in self._parts:
+            totals = p.manifest.totals.get(name)
+            parts.append(np.zeros(len(p.rows)) if totals is None else totals[p.rows, 0].astype(np.float64))
+        return np.concatenate(parts or [np.zeros(0)])
+
+    def columns(self, shard: int) -> dict[str, NDArray[Any]]:
+        """Columns of one shard, [samples] each, with those that follow from others; zeros for those of other shards."""
+        table = self.table(shard)
+        found = {**table.columns, **derived(table.columns)}
+        return {name: np.zeros(len(table), np.int32) for name in self._columns if name not in found} | found
 
     def __getstate__(self) -> dict[str, Any]:
         # Sums and histograms are for planning; worker processes, which get a copy of the catalog, do not plan.

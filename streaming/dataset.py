@@ -11,23 +11,35 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
-import numpy as np
-import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from .batch import collate as default_collate
+from .assemble import Assembler, Collate, collate_for, framings, units
 from .catalog import open_catalog
-from .decode import Decode, Decoders, guarded
+from .decode import Decode, Decoders
 from .epochs import Epochs
-from .errors import BatchError, PlanError, StateError, TooManySkipped
+from .errors import PlanError, StateError, TooManySkipped
 from .fetch import Fetcher
 from .pipeline import FieldChoice, OnError, Readahead, SampleMaker, Skips, Transform
 from .place import cores, resolve_place
-from .plan import FixedBatch, Plan, SampleGenerators, SampleRefs, Share, Shuffle, Tail, make_state, read_state
+from .plan import (
+    Chosen,
+    CostBudget,
+    FixedBatch,
+    PixelBudget,
+    Plan,
+    SampleGenerators,
+    Share,
+    Shuffle,
+    Tail,
+    make_state,
+    read_state,
+)
+from .plan.plan import TOGETHER
 from .plan.state import MAX_EPOCH
+from .plan.where import Where
 from .source import Source
 
 log = logging.getLogger("shardstream")
@@ -37,22 +49,13 @@ RAW_RUN: Final = 128
 MAX_THREADS: Final = 16
 
 
-class _Unit(NamedTuple):
-    """A piece of work: its steps, and the samples of all of them together."""
-
-    steps: list[int]
-    repeats: list[bool]
-    refs: SampleRefs
-    padded: bool
-    """Whether the pass gives anything again."""
-
-
 class StreamingDataset(IterableDataset[dict[str, Any]]):
     """Batches (or single samples, with batch=None) of the shards at `source`.
 
     source       a folder or URL with an index, a brace or glob pattern of shards, or a list of these.  Without an index
                  it is made first, which takes one pass over the shards
-    batch        FixedBatch(n, size=...), or None for samples shaped as the webdataset package shapes them
+    batch        FixedBatch(n, size=...), PixelBudget(pixels, ...), CostBudget(column, cost), or None for samples shaped
+                 as the webdataset package shapes them
     shuffle      True, False or Shuffle(shards=, buffer=): how far samples are mixed; seed: any whole number
     fields       names of the fields to give ("jpg;png" takes the first that a sample has), a dict from new name to
                  name, or None for all
@@ -64,15 +67,20 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
     on_error     "raise", or "skip": leave out samples that can't be decoded or lack a field, say so in the log and in
                  the batch's `__skipped__`, and give up after `skip_limit` of them in an epoch of one reader
     collate      samples -> batch, in place of the default
+    where        a predicate over the columns of the index, such as "width >= 256 and height >= 256": only the samples
+                 for which it holds are there.  The sidecars of all shards are read once for it
     lanes        parallel tracks of the plan (see Plan); part of the order
+    together     with a budget: how many micro-batches of similar samples come one after the other.  Where it is a
+                 multiple of the ranks, all ranks have batches of one shape in each step; part of the order
     threads      threads that fetch and decode ahead (default: this reader's share of the cores; 0, none, where the
                  bytes of local shards are given as they are)
     ahead_bytes  bound on what they hold
     index        where the index is, if not beside the shards; storage_options: endpoint_url, key, secret, anon, ...
     rank, world_size   default: torch.distributed if initialised, else RANK and WORLD_SIZE, else one rank
 
-    A batch is a dict: images uint8 [n, 3, h, w], whole numbers int64 [n], arrays stacked [n, ...], text and keys
-    lists of n; `__key__` is there always, and `__state__` is the state to save to go on behind this batch.
+    A batch is a dict: images uint8 [n, 3, h, w], whole numbers int64 [n], arrays stacked [n, ...], text and keys lists
+    of n (for padded and packed batches see streaming.ragged); `__key__` is there always, and `__state__` is the state
+    to save to go on behind this batch.
     With tail="pad", `__repeat__` bool [n] tells what came before; single samples have it only where some are repeated.
 
     Each iteration is the next epoch; `set_epoch` and `load_state_dict` say where the next one starts.  Works in the
@@ -83,7 +91,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         self,
         source: Source | Sequence[Source],
         *,
-        batch: FixedBatch | None = None,
+        batch: FixedBatch | PixelBudget | CostBudget | None = None,
         shuffle: bool | Shuffle = False,
         seed: int = 0,
         fields: Sequence[str] | Mapping[str, str] | None = None,
@@ -92,8 +100,10 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         tail: Tail | None = None,
         on_error: OnError = "raise",
         skip_limit: int = 1000,
-        collate: Callable[[Sequence[dict[str, Any]]], Any] | None = None,
+        collate: Collate | None = None,
+        where: str | None = None,
         lanes: int | None = None,
+        together: int = TOGETHER,
         threads: int | None = None,
         ahead_bytes: int = 256 << 20,
         index: str | os.PathLike[str] | None = None,
@@ -112,8 +122,10 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
                 hint="give batch=FixedBatch(n), whose batches get smaller instead, or on_error='raise'",
             )
         self.catalog = open_catalog(source, index=index, options=storage_options, salvage=on_error == "skip")
+        chosen = Chosen(self.catalog, Where(where)) if where is not None else None
+        known = chosen or (self.catalog if isinstance(batch, PixelBudget | CostBudget) else self.catalog.counts)
         self.plan = Plan.make(
-            self.catalog.counts,
+            known,
             batch=batch,
             shuffle=shuffle,
             seed=seed,
@@ -121,6 +133,8 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
             tail=tail,
             world_size=self.place.world_size,
             dataset=self.catalog.digest(),
+            together=together,
+            where=where,
         )
         """The plan: print it to see steps, tail and which worker counts read no byte twice."""
         self.skips = Skips()
@@ -129,9 +143,9 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         self.ahead_bytes = ahead_bytes
         self._choice = FieldChoice(fields)
         self._decode = decode
-        self._size = batch.size if batch is not None and isinstance(batch.size, tuple) else None
         self._transform = transform
-        self._collate = collate or default_collate
+        self._collate = collate
+        self._random_crop = isinstance(batch, PixelBudget) and batch.crop == "random"
         self._on_error: OnError = on_error
         self._skip_limit = skip_limit
         self._epochs = Epochs()
@@ -151,8 +165,10 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
                 f"{self.plan.full} full micro-batches for {self.plan.world_size} ranks",
                 hint="use smaller batches, fewer ranks, or tail='pad'",
             )
+        if self.place.rank == 0 and self.plan.oversize:
+            log.warning("%s", self.plan.describe_oversize())
         if self.place.rank == 0 and (tail.dropped_samples or tail.repeated_samples):
-            log.warning("%s", str(self.plan).splitlines()[2])
+            log.warning("%s", self.plan.describe_tail())
 
     def __len__(self) -> int:
         """Batches (or samples) that this rank yields in a whole epoch, over all its workers together."""
@@ -263,17 +279,17 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
     def _run(self, epoch: int, share: Share, threads: int | None) -> Iterator[Any]:
         turns = share.turns(self.plan.steps(start=share.start, rank=share.rank))
         with Fetcher(self.catalog, self._choice.read) as fetcher:
+            generators = SampleGenerators(self.plan.seed, epoch)
+            crops = SampleGenerators(self.plan.seed, epoch, "crop") if self._random_crop else None
             maker = SampleMaker(
-                fetcher,
-                self._choice,
-                Decoders(self._decode, self._size),
-                self._transform,
-                SampleGenerators(self.plan.seed, epoch),
-                self._on_error,
+                fetcher, self._choice, Decoders(self._decode), self._transform, generators, self._on_error, crops
             )
-            units = self._units(epoch, share, turns)
+            collate = self._collate or collate_for(self.plan, self._choice)
+            assembler = Assembler(self.plan, maker, collate, framings(self.plan))
+            most = RUN if self._decode is not False else RAW_RUN
             count = self._thread_count(threads, share.workers, copying=maker.plain and self.catalog.local)
-            work = Readahead(lambda u: self._work(maker, u), units, threads=count, ahead_bytes=self.ahead_bytes)
+            planned = units(self.plan, epoch, share, turns, most)
+            work = Readahead(assembler, planned, threads=count, ahead_bytes=self.ahead_bytes)
             for unit, items, errors in work:
                 self._count(errors)
                 for step, item in zip(unit.steps, items, strict=True):
@@ -281,43 +297,6 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
                     if self.plan.batch is not None and isinstance(item, dict):
                         item["__state__"] = self.state_after(epoch, share.start, step + 1)
                     yield item
-
-    def _units(self, epoch: int, share: Share, turns: int) -> Iterator[_Unit]:
-        """The work of this reader, in order.  The plan is evaluated here, in the consumer's thread, unit by unit."""
-        cursor = self.plan.epoch(epoch).cursor(capacity=self.plan.lanes + 1)
-        end = share.start + self.plan.steps(start=share.start) * self.place.world_size
-        padded = self.plan.tail == "pad" and end > self.plan.total
-        most = 1 if self.plan.batch else RUN if self._decode is not False else RAW_RUN
-        done, size = 0, min(most, 8)
-        while done < turns:
-            these = np.arange(done, min(done + size, turns))
-            positions = share.positions(these)
-            refs = cursor.samples(positions % self.plan.total)  # a padded epoch starts over, as Plan.source says
-            yield _Unit(share.steps(these).tolist(), (positions >= self.plan.total).tolist(), refs, padded)
-            done, size = done + len(these), min(most, 2 * size)
-
-    def _work(self, maker: SampleMaker, unit: _Unit) -> tuple[_Unit, list[Any], list[Exception]]:
-        samples, errors = maker.samples(unit.refs)
-        if self.plan.batch is None:
-            if unit.padded:
-                for sample, again in zip(samples, unit.repeats, strict=True):
-                    if sample is not None:
-                        sample["__repeat__"] = again
-            return unit, list(samples), list(errors)
-        whole = [s for s in samples if s is not None]
-        if not whole:
-            raise BatchError("every sample of a batch was skipped").at(
-                key=errors[0].key, shard=errors[0].shard
-            ) from errors[0]
-        for sample in whole:
-            sample.pop("__url__", None)
-        batch = guarded(self._collate, whole)
-        if isinstance(batch, dict):
-            if self.plan.tail == "pad":
-                batch["__repeat__"] = torch.full((len(whole),), unit.repeats[0])
-            if self._on_error == "skip":
-                batch["__skipped__"] = [error.key for error in errors]
-        return unit, [batch], list(errors)
 
     def _state(self, epoch: int, share: Share, steps: int) -> dict[str, Any]:
         """The state after `steps` steps; in a worker process it also says what this worker has done (_worker_state)."""

@@ -18,6 +18,7 @@ from shardwriter.fields import decoder as value_decoder
 from shardwriter.kinds import IMAGE_FIELDS
 
 from .errors import TransformError
+from .image import Framing, decode_image
 
 Decode = bool | Mapping[str, Callable[[bytes], Any] | None]
 
@@ -31,25 +32,29 @@ class Decoders:
     decodes "left.jpg".  Nothing is unpickled unless the dict holds a function that does it.
     """
 
-    def __init__(self, decode: Decode, size: tuple[int, int] | None = None) -> None:
+    def __init__(self, decode: Decode) -> None:
         self._by_name = decode is not False
         self._own = dict(decode) if isinstance(decode, Mapping) else {}
-        self._size = size
-        self._chosen: dict[str, Callable[[bytes], Any] | None] = {}
+        self._chosen: dict[str, Callable[..., Any] | None] = {}
 
     @property
     def none(self) -> bool:
         """Whether every field stays bytes."""
         return not self._by_name and not self._own
 
-    def decode(self, field: str, data: bytes) -> Any:
-        """The value of a field.  Raises DecodeError, and TransformError for an exception of the user's own decoder."""
+    def decode(self, field: str, data: bytes, framing: Framing | None = None) -> Any:
+        """The value of a field, an image as `framing` says.
+
+        Raises DecodeError, and TransformError for an exception of the user's own decoder.
+        """
         if field not in self._chosen:
             self._chosen[field] = self._choose(field)
         function = self._chosen[field]
+        if framing is not None and function is decode_image:
+            return decode_image(data, framing=framing)
         return data if function is None else function(data)
 
-    def _choose(self, field: str) -> Callable[[bytes], Any] | None:
+    def _choose(self, field: str) -> Callable[..., Any] | None:
         last = field.rpartition(".")[2]
         for name in (field, last):
             if name in self._own:
@@ -57,11 +62,7 @@ class Decoders:
                 return None if own is None else partial(_call, own)
         if not self._by_name:
             return None
-        if last in IMAGE_FIELDS:
-            from .image import decode_image
-
-            return partial(decode_image, size=self._size)
-        return value_decoder(field)
+        return decode_image if last in IMAGE_FIELDS else value_decoder(field)
 
 
 def _call(function: Callable[[bytes], Any], data: bytes) -> Any:

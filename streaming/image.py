@@ -2,7 +2,7 @@
 
 >>> decode_image(open("photo.jpg", "rb").read()).shape            # doctest: +SKIP
 torch.Size([3, 375, 500])
->>> decode_image(open("photo.jpg", "rb").read(), (224, 224)).shape            # doctest: +SKIP
+>>> decode_image(open("photo.jpg", "rb").read(), Framing((224, 224))).shape            # doctest: +SKIP
 torch.Size([3, 224, 224])
 
 Every image comes out as uint8 [3, height, width], turned as its EXIF orientation says.  Grey is repeated, palettes are
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -26,6 +27,8 @@ from torch.nn.functional import interpolate
 from shardwriter.errors import DecodeError
 from shardwriter.headers import jpeg_header
 from shardwriter.probe import REFUSALS, orientation
+
+from .plan.costs import capped
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -45,8 +48,19 @@ _TURNS: Final[dict[int, Callable[[Pixels], Pixels]]] = {
 """EXIF orientation -> what makes stored pixels [height, width, 3] upright (EXIF 2.32, tag 0x0112)."""
 
 
-def decode_image(data: bytes, size: tuple[int, int] | None = None) -> torch.Tensor:
-    """uint8 [3, height, width]; with `size` = (height, width), scaled to cover it and cropped at the centre.
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """What becomes of an image's size: scaled to cover `size` = (height, width) and cropped to it, or scaled down so
+    that its longer side is `longest` at most.  `at` is where the crop lies, from 0 (left, above) to 1, down and across.
+    """
+
+    size: tuple[int, int] | None = None
+    longest: int | None = None
+    at: tuple[float, float] = (0.5, 0.5)
+
+
+def decode_image(data: bytes, framing: Framing | None = None) -> torch.Tensor:
+    """uint8 [3, height, width], in the image's own size or as `framing` says.
 
     Raises DecodeError for bytes that are no whole image.
     """
@@ -54,19 +68,30 @@ def decode_image(data: bytes, size: tuple[int, int] | None = None) -> torch.Tens
     if pixels is None:
         pixels = _with_pillow(data)
     tensor = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)
-    return tensor if size is None else cover(tensor, *size)
+    if framing is not None and framing.size is not None:
+        return cover(tensor, *framing.size, at=framing.at)
+    return tensor if framing is None or framing.longest is None else shrink(tensor, framing.longest)
 
 
-def cover(image: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Scale an image [3, h, w] so that it covers height x width, and crop it at the centre: uint8 [3, height, width].
+def shrink(image: torch.Tensor, longest: int) -> torch.Tensor:
+    """Scale an image [3, h, w] down so that its longer side is `longest`, as plans count it; small ones stay."""
+    h, w = int(image.shape[1]), int(image.shape[2])
+    if max(h, w) <= longest:
+        return image
+    height, width = (int(side[0]) for side in capped(np.array([h]), np.array([w]), longest))
+    return interpolate(image[None], size=(height, width), mode="bilinear", antialias=True)[0]
 
-    The crop is cut from the source first, rounded to whole pixels, then resized once with an antialiased bilinear
-    kernel.
+
+def cover(image: torch.Tensor, height: int, width: int, *, at: tuple[float, float] = (0.5, 0.5)) -> torch.Tensor:
+    """Scale an image [3, h, w] so that it covers height x width, and crop it: uint8 [3, height, width].
+
+    The crop lies at the centre, or at another place from 0 to 1 down and across.  It is cut from the source first,
+    rounded to whole pixels, then resized once with an antialiased bilinear kernel.
     """
     h, w = int(image.shape[1]), int(image.shape[2])
     scale = min(h / height, w / width)
     crop_h, crop_w = max(1, min(h, round(height * scale))), max(1, min(w, round(width * scale)))
-    top, left = (h - crop_h) // 2, (w - crop_w) // 2
+    top, left = int((h - crop_h) * at[0]), int((w - crop_w) * at[1])
     crop = image[:, top : top + crop_h, left : left + crop_w]
     if (crop_h, crop_w) == (height, width):
         return crop

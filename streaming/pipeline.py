@@ -16,9 +16,9 @@ that
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal
 
@@ -28,6 +28,7 @@ from .batch import size_of
 from .decode import Decoders, guarded
 from .errors import FieldMissing, TransformError
 from .fetch import Fetcher, RawSample
+from .image import Framing
 from .plan import SampleGenerators, SampleRefs
 
 OnError = Literal["raise", "skip"]
@@ -62,6 +63,11 @@ class FieldChoice:
     def everything(self) -> bool:
         """Whether each field is given, under its own name."""
         return self._wanted is None
+
+    def named_after(self, kinds: Collection[str]) -> list[str]:
+        """The names given to fields whose last part is one of `kinds`, where fields are renamed or chosen."""
+        wanted = self._wanted or {}
+        return [name for name, reads in wanted.items() if any(r.rpartition(".")[2] in kinds for r in reads)]
 
     def read(self, available: Sequence[str]) -> Sequence[str]:
         """The fields of a shard that must be read."""
@@ -101,13 +107,17 @@ class SampleMaker:
     transform: Transform | None
     generators: SampleGenerators
     on_error: OnError
+    crops: SampleGenerators | None = None
+    """Where crops lie is drawn from these; None: at the centre."""
 
     @cached_property
     def plain(self) -> bool:
         """Whether samples are given as they lie in the shard."""
         return self.choice.everything and self.decoders.none and self.transform is None
 
-    def samples(self, refs: SampleRefs) -> tuple[list[dict[str, Any] | None], list[ShardError]]:
+    def samples(
+        self, refs: SampleRefs, framing: Framing | None = None
+    ) -> tuple[list[dict[str, Any] | None], list[ShardError]]:
         """The samples of `refs` in order; None for one that is skipped, with its error in the second list."""
         found = self.fetcher.fetch(refs)
         if self.plain:
@@ -116,7 +126,7 @@ class SampleMaker:
         errors: list[ShardError] = []
         for raw in found:
             try:
-                out.append(self._sample(raw))
+                out.append(self._sample(raw, framing))
             except ShardError as error:
                 error.at(shard=raw.url, key=raw.key)
                 if isinstance(error, FieldMissing):
@@ -127,11 +137,14 @@ class SampleMaker:
                 errors.append(error)
         return out, errors
 
-    def _sample(self, raw: RawSample) -> dict[str, Any]:
+    def _sample(self, raw: RawSample, framing: Framing | None) -> dict[str, Any]:
+        if framing is not None and self.crops is not None:
+            across = self.crops.of(raw.shard, raw.index).random(2)
+            framing = replace(framing, at=(float(across[0]), float(across[1])))
         sample: dict[str, Any] = {"__key__": raw.key, "__url__": raw.url}
         for name, (read, data) in self.choice.select(raw.fields).items():
             try:
-                sample[name] = self.decoders.decode(read, data)
+                sample[name] = self.decoders.decode(read, data, framing)
             except ShardError as error:
                 raise error.at(field=read) from error.__cause__
         if self.transform is None:

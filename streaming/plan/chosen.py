@@ -44,6 +44,10 @@ class Chosen:
             self.counts[shard] = int(mask.sum())
             self._aggregates[shard] = aggregate({name: values[mask] for name, values in columns.items()})
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Sums and histograms are for planning, which worker processes do not do.
+        return self.__dict__ | {"_aggregates": {}, "_known": OrderedDict()}
+
     def histogram(self, name: str) -> HistogramTable | None:
         """The histogram `size`, or that of a column, over the samples that are chosen."""
         if self._all:
@@ -90,3 +94,16 @@ class Chosen:
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)
         return found
+
+
+def originals(statistics: Statistics | None, shards: NDArray[Any], indices: NDArray[Any]) -> NDArray[np.int64]:
+    """Numbers in their whole shards of samples that are counted among the chosen ones: [n]."""
+    while isinstance(statistics, Chosen):
+        found = indices.copy()
+        for shard in np.unique(shards).tolist():
+            chosen = statistics.indices(shard)
+            if chosen is not None:
+                here = shards == shard
+                found[here] = chosen[indices[here]]
+        indices, statistics = found, statistics.base
+    return indices

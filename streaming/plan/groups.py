@@ -116,8 +116,8 @@ def group_counts(counts: NDArray[Any], group_of_cell: NDArray[Any], groups: int)
 def needed_histogram(statistics: Statistics, name: str) -> HistogramTable:
     """The histogram of a column; raises PlanError, naming what is missing, where the index has none."""
     found = statistics.histogram(name)
+    what = "sizes of images" if name in (SIZE, "pixels") else f"column {name!r}"
     if found is None and statistics.counts.sum():
-        what = "sizes of images" if name in (SIZE, "pixels") else f"column {name!r}"
         raise PlanError(
             f"the index has no {what}",
             hint="budgets count what the index knows: write the shards with that column, or index them again",
@@ -125,4 +125,11 @@ def needed_histogram(statistics: Statistics, name: str) -> HistogramTable:
     if found is None:
         empty = np.zeros((len(statistics.counts), 0), np.uint16)
         return HistogramTable(np.zeros(0, np.uint32), empty, np.zeros((0, 2, 2 if name == SIZE else 1)))
+    uncounted = np.flatnonzero(found.counts.sum(axis=1, dtype=np.int64) != statistics.counts)
+    if len(uncounted):
+        raise PlanError(
+            f"the index has no {what} for {len(uncounted):,} of {len(statistics.counts):,} shards, the first of them "
+            f"shard number {uncounted[0]}",
+            hint="budgets count every sample: index these shards again, or leave them out",
+        )
     return found

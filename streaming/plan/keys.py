@@ -45,8 +45,8 @@ class SampleGenerators:
     True
     """
 
-    def __init__(self, seed: int, epoch: int) -> None:
-        self._key: NDArray[Any] = _key(seed, "sample", epoch)
+    def __init__(self, seed: int, epoch: int, name: str = "sample") -> None:
+        self._key: NDArray[Any] = _key(seed, name, epoch)
 
     def of(self, shard: int, index: int) -> np.random.Generator:
         """The generator of sample `index` of shard `shard`; each call makes it anew, at its start."""

@@ -85,6 +85,8 @@ def make_packing(budget: PixelBudget | CostBudget, statistics: Statistics, over:
     greatest = np.minimum(costs.bounds(table), costs.most)
     if costs.longest is None:
         sums = _sums(statistics, costs, table) - over * costs.most
+        rows = np.flatnonzero(over)  # what a sample costs beyond the budget is nothing to share out
+        sums[rows] = np.minimum(sums[rows], _weighted(table.counts[rows], greatest) - over[rows] * costs.most)
     else:
         sums = _weighted(table.counts, greatest) - over * costs.most
     return _divided(costs, table.counts, greatest, sums, statistics.counts, over)

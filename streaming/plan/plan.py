@@ -263,7 +263,7 @@ class Plan:
             rest = self._short()
             lines.append(f"{_number(self.full, 'full micro-batch')} of {self.batch}{rest}: {steps}")
         lines += self._budget_lines()
-        return "\n".join([*lines, self._tail_line(), self._workers_line()])
+        return "\n".join([*lines, self.describe_tail(), self._workers_line()])
 
     def _short(self) -> str:
         if isinstance(self.batch, FixedBatch):
@@ -283,12 +283,17 @@ class Plan:
                 f"{max(sizes, default=0):,} in a batch, which take {100 * share:.1f} % of the budget"
             )
         if self.oversize:
-            done = {"alone": "come alone", "skip": "are left out"}[getattr(self.batch, "oversize", "alone")]
-            lines.append(f"{_number(self.oversize, 'sample')} over the budget: {done}")
+            lines.append(self.describe_oversize())
         return lines
 
-    def _tail_line(self) -> str:
-        tail = self.tail_report()
+    def describe_oversize(self) -> str:
+        """What happens to samples over the budget, in words."""
+        done = "left out" if getattr(self.batch, "oversize", "alone") == "skip" else "each in a batch of its own"
+        return f"{_number(self.oversize, 'sample')} over the budget by themselves: {done}"
+
+    def describe_tail(self, epoch: int = 0) -> str:
+        """What the tail policy does to an epoch, in words."""
+        tail = self.tail_report(epoch)
         share = f"({100 * tail.dropped_samples / max(1, self.samples):.2f} %)"
         if self.tail == "drop":
             left_out = f"{tail.dropped_samples:,} of {_number(self.samples, 'sample')}"

@@ -7,7 +7,8 @@
 ('height', 'width')
 
 Allowed are numbers, columns, + - * / // %, comparisons (also chained), `and`, `or`, `not`, `in (1, 2)`, and brackets.
-A column whose name is no Python name is written column("left.jpg.width").
+A column whose name is no Python name is written column("left.jpg.width").  All of it means what Python means by it, but
+for divisions by 0, which give infinity or nan.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ _COMPARE: Final[dict[type[ast.AST], Callable[[Any, Any], Any]]] = {
     ast.NotIn: lambda a, b: ~np.isin(a, b),
 }
 _LONGEST: Final = 4096
+_DEEPEST: Final = 100
+"""Characters of an expression, and levels of brackets and operators in it: evaluating must not exhaust the stack."""
+_EXACT: Final = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,9 @@ class Where:
                     f"where={self.text!r}: no column {name!r}", hint=f"there are {', '.join(sorted(columns))}"
                 )
         n = len(next(iter(columns.values()), ()))
-        with np.errstate(divide="ignore", invalid="ignore"):  # x / 0 is inf or nan, which compares as such
+        with np.errstate(
+            divide="ignore", invalid="ignore", over="ignore"
+        ):  # x / 0 is inf or nan, which compares as such
             found = _value(self._parse(), columns)
         return np.broadcast_to(np.asarray(found, dtype=bool), (n,))
 
@@ -97,7 +103,13 @@ def _column(node: ast.AST) -> str | None:
 
 
 def _number(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, int | float)
+    if not isinstance(node, ast.Constant) or not isinstance(node.value, int | float):
+        return False
+    return isinstance(node.value, float) or node.value < _EXACT
+
+
+def _signed(node: ast.AST) -> bool:
+    return _number(node.operand if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else node)
 
 
 def _inside(node: ast.AST) -> list[ast.expr]:
@@ -112,15 +124,19 @@ def _inside(node: ast.AST) -> list[ast.expr]:
         return list(node.values)
     if isinstance(node, ast.Compare) and all(type(op) in _COMPARE for op in node.ops):
         lists = [b for op, b in zip(node.ops, node.comparators, strict=True) if isinstance(op, ast.In | ast.NotIn)]
-        if not all(isinstance(b, ast.Tuple | ast.List) and all(map(_number, b.elts)) for b in lists):
+        if not all(isinstance(b, ast.Tuple | ast.List) and all(map(_signed, b.elts)) for b in lists):
             raise ValueError("`in` takes numbers in brackets")
+        if lists and lists != node.comparators[-1:]:
+            raise ValueError("`in` stands last in a chain of comparisons")
         return [node.left, *(b for b in node.comparators if b not in lists)]
     raise ValueError(f"{ast.unparse(node)[:80]!r} is not allowed")
 
 
-def _check(node: ast.AST) -> None:
+def _check(node: ast.AST, depth: int = 0) -> None:
+    if depth > _DEEPEST:
+        raise ValueError("too many levels")
     for part in _inside(node):
-        _check(part)
+        _check(part, depth + 1)
 
 
 def _names(node: ast.AST) -> list[str]:
@@ -136,15 +152,31 @@ def _value(node: ast.AST, columns: Columns) -> Any:
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.BinOp):
-        left, right = np.asarray(_value(node.left, columns)), np.asarray(_value(node.right, columns))
-        return _MATH[type(node.op)](left, right)
+        return _calculated(_MATH[type(node.op)], _numbers(node.left, columns), _numbers(node.right, columns))
     if isinstance(node, ast.UnaryOp):
-        inner = np.asarray(_value(node.operand, columns))
+        inner = _numbers(node.operand, columns)
         return -inner if isinstance(node.op, ast.USub) else ~inner.astype(bool)
     if isinstance(node, ast.BoolOp):
-        join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-        return reduce(join, [_value(part, columns) for part in node.values])
+        values = [np.asarray(_value(part, columns)) for part in node.values]
+        if isinstance(node.op, ast.And):
+            return reduce(lambda a, b: np.where(a.astype(bool), b, a), values)
+        return reduce(lambda a, b: np.where(a.astype(bool), a, b), values)
     return _compared(node, columns)
+
+
+def _numbers(node: ast.AST, columns: Columns) -> NDArray[Any]:
+    """The value of a node; truth values count as 0 and 1."""
+    found = np.asarray(_value(node, columns))
+    return found.astype(np.int64) if found.dtype == np.bool_ else found
+
+
+def _calculated(how: Callable[[Any, Any], Any], left: NDArray[Any], right: NDArray[Any]) -> Any:
+    if how in (operator.floordiv, operator.mod):
+        return how(left, right if right.all() else right.astype(np.float64))  # whole numbers know no infinity
+    found = how(left, right)
+    if found.dtype.kind == "i" and (np.abs(how(left.astype(np.float64), right.astype(np.float64))) > _EXACT).any():
+        raise PlanError("where= comes to whole numbers beyond 64 bits", hint="divide first, or write 1.0 * column")
+    return found
 
 
 def _compared(node: ast.AST, columns: Columns) -> Any:

@@ -17,6 +17,7 @@ from reading import Unpicklable, write_samples
 
 from streaming import DecodeError, StreamingDataset, TransformError
 from streaming.decode import Decoders, guarded
+from streaming.image import Framing
 
 
 def _png(width: int, height: int) -> bytes:
@@ -52,7 +53,7 @@ def test_by_name() -> None:
 def test_images(field: str) -> None:
     """Image fields become uint8 [3, h, w], or the size that is asked for."""
     assert Decoders(True).decode(field, _png(5, 4)).shape == (3, 4, 5)
-    image = Decoders(True, (2, 3)).decode(field, _png(5, 4))
+    image = Decoders(True).decode(field, _png(5, 4), Framing((2, 3)))
     assert image.shape == (3, 2, 3)
     assert image.dtype == torch.uint8
 

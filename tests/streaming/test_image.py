@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 
 from shardwriter.probe import probe
 from streaming import DecodeError
-from streaming.image import cover, decode_image
+from streaming.image import Framing, cover, decode_image
 
 Pixels = NDArray[np.uint8]
 ORIENTATION = 0x0112
@@ -318,6 +318,6 @@ def test_size_is_that_of_the_upright_picture() -> None:
     exif = Image.Exif()
     exif[ORIENTATION] = 6
     data = _saved(Image.fromarray(_photo(40, 80)), "JPEG", exif=exif)
-    out = decode_image(data, (32, 16))
+    out = decode_image(data, Framing((32, 16)))
     assert out.shape == (3, 32, 16)
     assert torch.equal(out, cover(decode_image(data), 32, 16))
