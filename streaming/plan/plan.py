@@ -303,11 +303,21 @@ class Plan:
             return f'tail "pad": {again} given again, flagged'
         return 'tail "uneven": every sample exactly once'
 
-    def _workers_line(self) -> str:
-        if self.lanes == 1 and self.shuffle is None:
-            return "workers per rank that read no byte twice: any (each micro-batch is one run of the dataset)"
+    def good_workers(self) -> list[int] | None:
+        """Worker counts per rank, up to 64, with which no byte is read twice; None where that is so with any.
+
+        In order and without a budget each micro-batch is one run of the dataset.  Otherwise each reader needs lanes of
+        its own: as many as divide the lanes and, where similar samples come together, the batches that do.
+        """
+        if self.lanes == 1 and self.shuffle is None and self.groups is None:
+            return None
         apart = math.gcd(self.lanes, self.together) if isinstance(self.groups, Groups) else self.lanes
-        good = good_workers(apart, self.world_size)
+        return good_workers(apart, self.world_size)
+
+    def _workers_line(self) -> str:
+        good = self.good_workers()
+        if good is None:
+            return "workers per rank that read no byte twice: any (each micro-batch is one run of the dataset)"
         if good:
             return f"workers per rank that read no byte twice: {', '.join(map(str, good))}"
         lanes, ranks = _number(self.lanes, "lane"), _number(self.world_size, "rank")
