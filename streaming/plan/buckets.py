@@ -31,7 +31,11 @@ MOST_COUNTS: Final = 1 << 23
 _MOST_SIDES: Final = 1024
 """Sides of buckets that are tried each way; with more steps than that they are multiples of a multiple."""
 _UNEVEN: Final = 4.0
-"""A pixel of a budget that stays free in one batch counts as so many pixels lost from images: it makes ranks wait."""
+"""What stays free of a budget counts as so many times what images lose: it makes ranks wait."""
+_SHORT: Final = 0.25
+"""What a short batch costs, in batches: a step in which others may wait."""
+_RARE: Final = 4.0
+"""So many times their share of the batches is it worth to bring samples into batches that are too few for one."""
 
 Floats = NDArray[np.float64]
 
@@ -80,8 +84,8 @@ def _most_groups(shards: int) -> int:
     return min(MOST_GROUPS, max(16, MOST_COUNTS // max(1, shards)))
 
 
-def _worth(lanes: int) -> float:
-    """Batches that one more group must save: half a short batch, and what it leaves at the ends of the lanes."""
+def _left(lanes: int) -> float:
+    """Batches' worth of samples that a group leaves over: half a short batch, and, far less dear, the pool."""
     return 0.5 + lanes / 16
 
 
@@ -97,11 +101,12 @@ def _padded(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[tuple[float, ...], ...]]:
     """Groups for batches padded to their largest: joining two makes both as large as the larger one each way."""
     bounds = np.maximum(bounds, 0.0)
-    labels = join(
-        samples, bounds, lambda n, b: n / room(b, most), np.maximum,
-        room=lambda b: room(b, most), least=_worth(lanes), most=_most_groups(shards),
-        dear=1 + 0.01 * math.fsum((samples / room(bounds, most)).tolist()),
-    )  # fmt: skip
+
+    def price(n: Floats, sizes: Floats) -> Floats:
+        batches = n[:, 0] / room(sizes, most)
+        return np.asarray(batches + np.minimum(_left(lanes), _RARE * batches) + _SHORT)
+
+    labels = join(samples[:, None], bounds, price, np.maximum, most=_most_groups(shards))
     joined = np.array([bounds[labels == g].max(axis=0) for g in range(labels.max(initial=-1) + 1)])
     joined = joined.reshape(-1, bounds.shape[1])
     return labels, room(joined, most).astype(np.int64), tuple(map(tuple, joined.tolist()))
@@ -130,18 +135,19 @@ def _made(
     step, most = budget.multiple, budget.max_pixels
     wanted = _wanted(budget, table)
     inside = _Shapes(step, most, int(wanted.max(initial=1)))
+    usual = most * samples.sum() / math.fsum((samples * np.prod(wanted, axis=1)).tolist()) if len(samples) else 0.0
 
     def price(n: Floats, sizes: Floats) -> Floats:
         shape = inside.best(sizes)
-        area = np.prod(shape, axis=1)
-        free = most / room(shape, most) - area
-        return np.asarray(n * (_UNEVEN * free - area) / most, dtype=np.float64)
+        area, held = np.prod(shape, axis=1), room(shape, most)
+        lost = n[:, 0] - n[:, 1] * area
+        free = n[:, 0] * (1 - held * area / most)
+        left = np.minimum(_left(lanes) * held, n[:, 0])
+        return np.asarray(lost + _UNEVEN * free + left + _SHORT * usual, dtype=np.float64)
 
-    labels = join(
-        samples, wanted, price, np.minimum,
-        room=lambda sizes: room(inside.best(sizes), most), least=_worth(lanes), most=_most_groups(shards) // 4,
-        dear=1 + 0.01 * math.fsum((samples * np.prod(wanted, axis=1)).tolist()) / most,
-    )  # fmt: skip
+    # In terms of samples: half of an image's pixels lost is half a sample lost, and so is half of what is left over.
+    counts = np.stack([samples, samples / np.prod(wanted, axis=1)], axis=1)
+    labels = join(counts, wanted, price, np.minimum, most=_most_groups(shards) // 4)
     smallest = np.array([wanted[labels == g].min(axis=0) for g in range(labels.max(initial=-1) + 1)]).reshape(-1, 2)
     return _by_shape(labels, inside.best(smallest), most)
 
