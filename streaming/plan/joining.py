@@ -83,4 +83,5 @@ def join(counts: NDArray[Any], bounds: Floats, price: Price, meet: Meet, *, most
         if groups.change[i] >= 0 and groups.alive.sum() <= most:
             break
         groups.join(i, int(groups.partner[i]))
-    return np.asarray(np.unique(groups.labels, return_inverse=True)[1].reshape(-1), dtype=np.int64)
+    _, first, which = np.unique(groups.labels, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[which.reshape(-1)].astype(np.int64)

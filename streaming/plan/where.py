@@ -185,7 +185,7 @@ def _compared(node: ast.AST, columns: Columns) -> Any:
     left, found = _value(node.left, columns), np.True_
     for op, part in zip(node.ops, node.comparators, strict=True):
         listed = isinstance(part, ast.Tuple | ast.List)
-        right = ast.literal_eval(part) if listed else _value(part, columns)
+        right = [_value(number, columns) for number in part.elts] if listed else _value(part, columns)
         found = np.logical_and(found, _COMPARE[type(op)](left, right))
         left = right
     return found
