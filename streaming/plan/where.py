@@ -184,8 +184,8 @@ def _compared(node: ast.AST, columns: Columns) -> Any:
         raise ValueError(f"{ast.unparse(node)[:80]!r} is not allowed")
     left, found = _value(node.left, columns), np.True_
     for op, part in zip(node.ops, node.comparators, strict=True):
-        listed = isinstance(part, ast.Tuple | ast.List)
-        right = [_value(number, columns) for number in part.elts] if listed else _value(part, columns)
+        listed = part.elts if isinstance(part, ast.Tuple | ast.List) else None
+        right = _value(part, columns) if listed is None else [_value(number, columns) for number in listed]
         found = np.logical_and(found, _COMPARE[type(op)](left, right))
         left = right
     return found
