@@ -36,11 +36,12 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from .loader import StreamingLoader
-    from .plan import CostBudget, FixedBatch, PixelBudget, Plan, Shuffle
+    from .plan import CostBudget, FixedBatch, Mix, PixelBudget, Plan, Shuffle
 
 _HOME = {
     "CostBudget": "plan",
     "FixedBatch": "plan",
+    "Mix": "plan",
     "PixelBudget": "plan",
     "Plan": "plan",
     "Shuffle": "plan",
@@ -58,6 +59,7 @@ __all__ = [
     "FormatError",
     "IndexMismatch",
     "MissingExtra",
+    "Mix",
     "ObjectChanged",
     "ObjectNotFound",
     "PixelBudget",

@@ -66,6 +66,8 @@ def framings(plan: Plan) -> list[Framing | None]:
     batch = plan.batch
     if isinstance(batch, FixedBatch) and isinstance(batch.size, tuple):
         return [Framing(batch.size)]
+    if plan.plans:
+        return [framing for part in plan.plans for framing in framings(part)]
     if isinstance(batch, PixelBudget) and batch.mode == "bucket" and isinstance(plan.groups, Groups):
         return [Framing((int(h), int(w))) for h, w in plan.groups.shapes]
     groups = len(plan.groups) if isinstance(plan.groups, Groups) else 1

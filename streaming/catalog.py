@@ -64,6 +64,11 @@ class Catalog:
     def __len__(self) -> int:
         return len(self.counts)
 
+    @classmethod
+    def joined(cls, catalogs: Sequence[Catalog]) -> Catalog:
+        """The shards of several datasets, one dataset after the other."""
+        return cls([part for catalog in catalogs for part in catalog._parts])
+
     @property
     def bytes(self) -> int:
         """Size of all shards."""
@@ -130,6 +135,22 @@ class Catalog:
         """The sidecar of a shard.  Raises IndexMismatch where it does not fit the manifest, naming both numbers."""
         part, row = self._find(shard)
         return load_table(part.index, part.manifest, row)
+
+
+def open_mix(
+    sources: Sequence[Source],
+    *,
+    index: str | os.PathLike[str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    salvage: bool = False,
+) -> tuple[Catalog, list[int]]:
+    """The shards of several sources as one dataset, and how many each has; `index` holds source-0, source-1, ..."""
+    places = [None if index is None else join_url(os.fspath(index), f"source-{i}") for i in range(len(sources))]
+    catalogs = [
+        open_catalog(source, index=place, options=options, salvage=salvage)
+        for source, place in zip(sources, places, strict=True)
+    ]
+    return Catalog.joined(catalogs), [len(catalog) for catalog in catalogs]
 
 
 def open_catalog(

@@ -17,7 +17,7 @@ from typing import Any, Final
 from torch.utils.data import IterableDataset, get_worker_info
 
 from .assemble import Assembler, Collate, collate_for, framings, units
-from .catalog import open_catalog
+from .catalog import open_catalog, open_mix
 from .decode import Decode, Decoders
 from .epochs import Epochs
 from .errors import PlanError, StateError, TooManySkipped
@@ -28,6 +28,7 @@ from .plan import (
     Chosen,
     CostBudget,
     FixedBatch,
+    Mix,
     PixelBudget,
     Plan,
     SampleGenerators,
@@ -52,8 +53,8 @@ MAX_THREADS: Final = 16
 class StreamingDataset(IterableDataset[dict[str, Any]]):
     """Batches (or single samples, with batch=None) of the shards at `source`.
 
-    source       a folder or URL with an index, a brace or glob pattern of shards, or a list of these.  Without an index
-                 it is made first, which takes one pass over the shards
+    source       a folder or URL with an index, a brace or glob pattern of shards, a list of these, or a Mix of several
+                 datasets.  Without an index it is made first, which takes one pass over the shards
     batch        FixedBatch(n, size=...), PixelBudget(pixels, ...), CostBudget(column, cost), or None for samples shaped
                  as the webdataset package shapes them
     shuffle      True, False or Shuffle(shards=, buffer=): how far samples are mixed; seed: any whole number
@@ -89,7 +90,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
 
     def __init__(
         self,
-        source: Source | Sequence[Source],
+        source: Source | Sequence[Source] | Mix,
         *,
         batch: FixedBatch | PixelBudget | CostBudget | None = None,
         shuffle: bool | Shuffle = False,
@@ -121,7 +122,13 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
                 "on_error='skip' with single samples would leave ranks with unequal numbers of them",
                 hint="give batch=FixedBatch(n), whose batches get smaller instead, or on_error='raise'",
             )
-        self.catalog = open_catalog(source, index=index, options=storage_options, salvage=on_error == "skip")
+        mix = source if isinstance(source, Mix) else None
+        salvage, shards = on_error == "skip", list[int]()
+        if isinstance(source, Mix):
+            names = list(source.weights)
+            self.catalog, shards = open_mix(names, index=index, options=storage_options, salvage=salvage)
+        else:
+            self.catalog = open_catalog(source, index=index, options=storage_options, salvage=salvage)
         chosen = Chosen(self.catalog, Where(where)) if where is not None else None
         known = chosen or (self.catalog if isinstance(batch, PixelBudget | CostBudget) else self.catalog.counts)
         self.plan = Plan.make(
@@ -135,6 +142,8 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
             dataset=self.catalog.digest(),
             together=together,
             where=where,
+            mix=mix,
+            sources=shards,
         )
         """The plan: print it to see steps, tail and which worker counts read no byte twice."""
         self.skips = Skips()

@@ -1,14 +1,12 @@
 """Plans: pure functions over the numbers of the index.  No file is opened here, no thread started, no torch loaded.
 
-keys       random numbers as a function of names
-shuffle    Shuffle, and the order inside a block of shards
-lanes      how many lanes, and which shards each gets
-layout     positions: steps per rank, tails, who takes what
-batching   FixedBatch
-budgets    PixelBudget, CostBudget
-epoch      which samples form the micro-batch at a position
-plan       Plan: all of it for one dataset, printable
-state      what a checkpoint holds
+keys, shuffle, lanes, order     shards over lanes and blocks, and samples inside a block
+batching, budgets, mix          what the user asks for: FixedBatch, PixelBudget, CostBudget, Mix
+statistics, where, chosen       what is known of a dataset, and a part of it
+costs, oversize, groups, buckets, joining, packing      what a budget makes of a dataset
+interleave, epoch, packed, mixed        which samples form the micro-batch at a position
+layout                          positions: steps per rank, tails, who takes what
+making, plan, describe, state   Plan: all of it for one dataset, and what a checkpoint holds
 """
 
 from .batching import FixedBatch
@@ -18,12 +16,15 @@ from .epoch import Cursor, EpochPlan, SampleRefs
 from .groups import Groups
 from .keys import SampleGenerators
 from .layout import Share, Tail
+from .making import Batch
+from .mix import Mix
 from .plan import Plan, TailReport
 from .shuffle import Shuffle
 from .state import make_state, read_state
 from .statistics import ColumnStatistics, Statistics
 
 __all__ = [
+    "Batch",
     "Chosen",
     "ColumnStatistics",
     "CostBudget",
@@ -31,6 +32,7 @@ __all__ = [
     "EpochPlan",
     "FixedBatch",
     "Groups",
+    "Mix",
     "PixelBudget",
     "Plan",
     "SampleGenerators",

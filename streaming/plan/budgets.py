@@ -88,7 +88,8 @@ class PixelBudget:
             unused += ("multiple", "area", "longest")
         for name in unused:
             if getattr(self, name) != defaults[name]:
-                where = "with buckets= of your own" if name in ("multiple", "area", "longest") else f"in {self.mode!r}"
+                own = self.mode == "bucket" and name in ("multiple", "area", "longest")
+                where = "with buckets= of your own" if own else f"in {self.mode!r}"
                 raise PlanError(f"{self!r}: {name}= has no meaning {where}", hint="leave it out")
         if self.buckets is None and self.mode == "bucket" and self.multiple**2 > self.max_pixels:
             raise PlanError(f"{self!r}: one image of {self.multiple} x {self.multiple} is over the budget")

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import IndexMismatch, PlanError
-from .interleave import Interleave
-from .keys import uniform
+from .interleave import Runs
+from .keys import phases
 from .layout import Turns
 from .order import Order
 from .recent import Recent
@@ -83,24 +83,18 @@ class EpochPlan:
         zero = np.zeros((1, self.groups), np.int64)
         self._pool = np.concatenate([zero, np.cumsum(held % self.capacity, axis=0)])
         samples = held.sum(axis=0)
-        full, phases = samples // self.capacity, self._phases()
-        self._runs = Interleave(full // together, phases)
-        self._rest = Interleave(full % together, phases)
-        self._in_runs = full // together * together
+        self._full = samples // self.capacity
+        self._merged = Runs(
+            self._full, together, phases(self.groups, order.seed, order.epoch, mixed=not order.in_order)
+        )
         self._short = np.flatnonzero(samples % self.capacity)
-        self._full = full
-        self.total = int(full.sum()) + len(self._short)
+        self.total = self._merged.total + len(self._short)
         """Positions that hold samples."""
 
     @property
     def groups(self) -> int:
         """Groups of similar samples."""
         return len(self.capacity)
-
-    def _phases(self) -> NDArray[np.float64]:
-        if self.order.in_order or self.groups == 1:
-            return np.full(self.groups, 0.5)
-        return uniform(self.groups, self.order.seed, "phases", self.order.epoch)
 
     def cursor(self, capacity: int = 128) -> Cursor:
         """A cursor over this epoch that keeps the order of the last `capacity` blocks it met."""
@@ -112,20 +106,17 @@ class EpochPlan:
 
     def _number(self, position: int) -> tuple[int, int]:
         """(group, number among the micro-batches of the group) of a position."""
-        run, inside = divmod(position, self.together)
-        if run < self._runs.total:
-            group, number = self._runs.locate(run)
-            return group, number * self.together + inside
-        position -= self._runs.total * self.together
-        if position < self._rest.total:
-            group, number = self._rest.locate(position)
-            return group, int(self._in_runs[group]) + number
-        group = int(self._short[position - self._rest.total])
+        if position < self._merged.total:
+            return self._merged.locate(position)
+        group = int(self._short[position - self._merged.total])
         return group, int(self._full[group])
 
     def runs(self, position: int) -> list[Run]:
         """Where the samples of a position lie."""
-        group, number = self._number(position)
+        return self.batch_runs(*self._number(position))
+
+    def batch_runs(self, group: int, number: int) -> list[Run]:
+        """Where the samples of a micro-batch of a group lie; the short one is the last."""
         size, turns = int(self.capacity[group]), self._turns[group]
         if number < turns.total:
             lanes, places = turns.locate(np.array([number]))
@@ -152,6 +143,19 @@ class EpochPlan:
         """How many samples a position has."""
         return sum(run.high - run.low for run in self.runs(position))
 
+    def sample_runs(self, group: int, low: int, high: int) -> list[Run]:
+        """Where samples low ... high - 1 of a group lie, counted through its micro-batches."""
+        size, found = int(self.capacity[group]), []
+        for number in range(low // size, -(-high // size)):
+            begin = number * size
+            for run in self.batch_runs(group, number):
+                end = begin + run.high - run.low
+                first, last = max(low, begin), min(high, end)
+                if first < last:
+                    found.append(Run(run.lane, group, run.low + first - begin, run.low + last - begin))
+                begin = end
+        return found
+
     def block_of(self, lane: int, group: int, number: int) -> tuple[int, int, int]:
         """(block, first, end): the block that holds sample `number` of a group of a lane, and the numbers it holds."""
         starts = self._starts[lane, :, group]
@@ -175,7 +179,11 @@ class Cursor:
         """The samples of some positions, one position after the other."""
         if self.epoch.groups == 1 and self.epoch.capacity[0] == 1:
             return self._singles(positions)
-        parts = [part for p in positions.tolist() for run in self.epoch.runs(p) for part in self._run(run)]
+        return self.gather(run for p in positions.tolist() for run in self.epoch.runs(p))
+
+    def gather(self, runs: Iterable[Run]) -> SampleRefs:
+        """The samples of some runs, one run after the other."""
+        parts = [part for run in runs for part in self._run(run)]
         return SampleRefs(
             np.concatenate([p[0] for p in parts] or [np.zeros(0, np.int64)]).astype(np.int64),
             np.concatenate([p[1] for p in parts] or [np.zeros(0, np.int64)]).astype(np.int64),
@@ -184,6 +192,10 @@ class Cursor:
     def bucket(self, position: int) -> int:
         """The group of the samples of a position."""
         return self.epoch.bucket(position)
+
+    def size(self, position: int) -> int:
+        """How many samples a position has."""
+        return self.epoch.size(position)
 
     def _run(self, run: Run) -> list[tuple[NDArray[Any], NDArray[Any]]]:
         parts, low = [], run.low

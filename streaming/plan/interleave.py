@@ -61,3 +61,31 @@ class Interleave:
         guess -= (guess > 0) & ((guess - 1 + self._phases) / self._counts >= time)
         guess += (guess < self._counts) & ((guess + self._phases) / self._counts < time)
         return guess
+
+
+class Runs:
+    """Sequences of `counts` [g] items, merged so that items of one sequence come `together` at a time.
+
+    >>> runs = Runs(np.array([5, 2]), 2, np.array([0.5, 0.5]))
+    >>> [runs.locate(t) for t in range(7)]
+    [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (0, 4)]
+
+    Behind the whole runs come the items that fill none, one at a time.
+    """
+
+    def __init__(self, counts: NDArray[Any], together: int, phases: NDArray[Any]) -> None:
+        counts = np.asarray(counts, dtype=np.int64)
+        self._together = together
+        self._whole = Interleave(counts // together, phases)
+        self._rest = Interleave(counts % together, phases)
+        self._in_runs = counts // together * together
+        self.total = int(counts.sum())
+
+    def locate(self, place: int) -> tuple[int, int]:
+        """(sequence, number in it) of the item at a place, 0 <= place < total."""
+        run, inside = divmod(place, self._together)
+        if run < self._whole.total:
+            sequence, number = self._whole.locate(run)
+            return sequence, number * self._together + inside
+        sequence, number = self._rest.locate(place - self._whole.total * self._together)
+        return sequence, int(self._in_runs[sequence]) + number

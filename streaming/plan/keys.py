@@ -37,6 +37,11 @@ def permutation(n: int, seed: int, *names: str | int) -> NDArray[np.int64]:
     return np.argsort(words(n, seed, *names), kind="stable")
 
 
+def phases(n: int, seed: int, epoch: int, *, mixed: bool) -> NDArray[np.float64]:
+    """Where in their first interval `n` interleaved sequences begin: anywhere, or in its middle."""
+    return uniform(n, seed, "phases", epoch) if mixed and n > 1 else np.full(n, 0.5)
+
+
 class SampleGenerators:
     """Makes the generator that a transform gets: a function of (seed, epoch, sample), and of nothing else (C11).
 

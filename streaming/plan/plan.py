@@ -13,29 +13,39 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import PlanError
-from .batching import FixedBatch
-from .buckets import fill, make_groups
-from .budgets import CostBudget, PixelBudget
+from .describe import describe, describe_oversize, describe_tail
 from .epoch import EpochPlan
 from .groups import Groups
-from .lanes import MOST, MOST_SINGLES, choose_lanes
-from .layout import TAILS, Tail, check_place, good_workers, steps_of
+from .keys import words
+from .layout import Tail, check_place, good_workers, steps_of
+from .making import (
+    Batch,
+    check_arguments,
+    checked,
+    choose,
+    costs_of,
+    fixed_size,
+    groups_for,
+    settled_for,
+    units_of,
+)
+from .mix import Mix, Slice
+from .mixed import BatchMixture, MixedBatches, MixedSamples, SampleMixture
 from .order import Order
-from .oversize import Settled, settle
 from .packed import PackedEpoch
-from .packing import BLOCK_BINS, Packing, make_packing
+from .packing import Packing
 from .shuffle import Shuffle
 from .statistics import Statistics
-
-Batch = FixedBatch | PixelBudget | CostBudget
 
 ORDER_VERSION: Final = 1
 """Changes when the same arguments give another order; part of every saved state."""
@@ -73,6 +83,11 @@ class Plan:
     statistics: Statistics | None = field(default=None, repr=False)
     oversize: int = 0
     """Samples that are over the budget by themselves."""
+    mix: Mix | None = None
+    sources: tuple[tuple[int, int], ...] = ()
+    """With a mix: the shards low ... high - 1 of each source."""
+    plans: tuple[Plan, ...] = ()
+    """With a mix by batch: the plan of each source."""
 
     @classmethod
     def make(
@@ -88,6 +103,8 @@ class Plan:
         dataset: str = "",
         together: int = TOGETHER,
         where: str | None = None,
+        mix: Mix | None = None,
+        sources: Sequence[int] = (),
     ) -> Self:
         """Check the arguments and fill in what was left open.
 
@@ -95,60 +112,98 @@ class Plan:
         many as leave each lane a whole block of shards, or 1 without shuffle (the order of the dataset itself); `tail`
         to "drop" with shuffle, "pad" without; `dataset`, a name for the content, to a digest of the counts.
         `together`, for budgets: how many micro-batches of one group of similar samples come one after the other.
-        `where`, the predicate that chose the samples, is noted only.
+        `where`, the predicate that chose the samples, is noted only.  With a mix, `sources` says how many shards, one
+        after the other, belong to each source.
         Raises PlanError for arguments that make no plan.
         """
-        if shuffle is not None and not isinstance(shuffle, bool | Shuffle):
-            raise PlanError(f"shuffle={shuffle!r}", hint="give True, False or Shuffle(shards=, buffer=)")
-        mix = shuffle if isinstance(shuffle, Shuffle) else Shuffle() if shuffle else None
-        if tail is not None and tail not in TAILS:
-            raise PlanError(f"tail={tail!r}", hint=f"it is one of {', '.join(TAILS)}")
-        if lanes is not None and (not isinstance(lanes, int) or isinstance(lanes, bool) or lanes < 1):
-            raise PlanError(f"lanes={lanes!r}: a plan has at least 1 lane")
-        if not isinstance(seed, int | np.integer) or isinstance(seed, bool):
-            raise PlanError(f"seed={seed!r} is not a whole number")
-        if batch is not None and not isinstance(batch, FixedBatch | PixelBudget | CostBudget):
-            hint = "give FixedBatch(n), PixelBudget(pixels), CostBudget(column, cost), or None for single samples"
-            raise PlanError(f"batch={batch!r}", hint=hint)
-        if not isinstance(together, int) or isinstance(together, bool) or together < 1:
-            raise PlanError(f"together={together!r}: at least 1 micro-batch of a kind comes at a time")
+        check_arguments(batch, shuffle, seed, lanes, tail, together)
         check_place(0, world_size)
+        shuffled = shuffle if isinstance(shuffle, Shuffle) else Shuffle() if shuffle else None
         known = None if isinstance(counts, np.ndarray | list | tuple) else counts
-        settled = _settled(batch, known)
+        settled = settled_for(batch, known)
         chosen_from = settled.statistics if settled else known
-        numbers = _checked(chosen_from.counts if chosen_from is not None else counts)
-        groups: Groups | Packing | None = None
-        if isinstance(batch, PixelBudget | CostBudget) and settled is not None:
-            if _packs(batch):
-                groups = make_packing(batch, settled.statistics, settled.alone)
-            else:
-                chosen = _lanes(lanes, numbers, batch, mix)
-                groups = make_groups(batch, settled.statistics, chosen)
-        chosen = _lanes(lanes, numbers, batch, mix, groups)
-        name = dataset or hashlib.sha256(numbers.astype("<i8").tobytes()).hexdigest()[:24]
-        return cls(
-            numbers, batch, mix, int(seed), chosen, tail or ("drop" if mix else "pad"), world_size, name, together,
-            where, groups, chosen_from, settled.samples if settled else 0,
+        numbers = checked(chosen_from.counts if chosen_from is not None else counts)
+        groups = None if mix is not None and mix.by == "batch" else groups_for(batch, settled, lanes, shuffled)
+        made = cls(
+            numbers, batch, shuffled, int(seed), choose(lanes, numbers, batch, shuffled, groups),
+            tail or ("drop" if shuffled else "pad"), world_size,
+            dataset or hashlib.sha256(numbers.astype("<i8").tobytes()).hexdigest()[:24],
+            together, where, groups, chosen_from, settled.samples if settled else 0,
         )  # fmt: skip
+        return made if mix is None else made._mixed(mix, sources, lanes)
+
+    def _mixed(self, mix: Mix, shards: Sequence[int], lanes: int | None) -> Self:
+        """The plan for a mix whose sources have so many shards each."""
+        edges = np.cumsum([0, *shards]).tolist()
+        sources = tuple(pairwise(edges))
+        if edges[-1] != len(self.counts) or len(sources) != len(mix.weights):
+            raise PlanError(f"{mix!r} has {len(mix.weights)} sources, {len(sources)} are given")
+        for name, (low, high) in zip(mix.weights, sources, strict=True):
+            if not self.counts[low:high].sum():
+                raise PlanError(f"Mix: {name!r} has no samples", hint="leave it out")
+        if mix.by == "sample" and isinstance(self.groups, Packing):
+            raise PlanError(
+                "a mix by sample can't be packed: how many bins it needs depends on which samples meet",
+                hint='use Mix(..., by="batch"), or mode="pad" or "bucket"',
+            )
+        whole = max(
+            choose(lanes, self.counts[low:high], self.batch, self.shuffle, self.groups) for low, high in sources
+        )
+        plans: tuple[Plan, ...] = ()
+        if mix.by == "batch":
+            plans = tuple(self._plan_of(i, low, high, lanes) for i, (low, high) in enumerate(sources))
+        return replace(self, mix=mix, sources=sources, plans=plans, lanes=max([whole, *(p.lanes for p in plans)]))
+
+    def _plan_of(self, i: int, low: int, high: int, lanes: int | None) -> Plan:
+        """The plan of one source of a mix by batch; `statistics` are settled, so nothing is over the budget twice."""
+        part = self.counts[low:high] if self.statistics is None else Slice(self.statistics, low, high)
+        return Plan.make(
+            part, batch=self.batch, shuffle=self.shuffle or False, seed=self._seed_of(i), lanes=lanes, tail="uneven",
+            together=self.together,
+        )  # fmt: skip
+
+    def _seed_of(self, source: int) -> int:
+        return int(words(1, self.seed, "source", source)[0])
 
     @cached_property
     def samples(self) -> int:
-        """Samples of the dataset."""
+        """Samples of the dataset; of an epoch, for a mix by sample."""
         return int(self.counts.sum())
+
+    @property
+    def kinds(self) -> int:
+        """Groups of similar samples; 1 without a budget and for packing."""
+        return len(self.groups) if isinstance(self.groups, Groups) else 1
 
     @property
     def full(self) -> int:
         """Full micro-batches of an epoch.  It does not depend on the lanes, since what is left in them is pooled."""
-        if self.groups is not None:
-            return self.groups.full
-        return self.samples // _fixed(self.batch)
+        if self.mixture is not None:
+            return self.mixture.full
+        return self.groups.full if self.groups is not None else self.samples // fixed_size(self.batch)
 
     @property
     def total(self) -> int:
         """Micro-batches of an epoch, the short ones included: the positions that hold samples."""
-        if self.groups is not None:
-            return self.groups.total
-        return -(-self.samples // _fixed(self.batch))
+        if self.mixture is not None:
+            return self.mixture.total
+        return self.groups.total if self.groups is not None else -(-self.samples // fixed_size(self.batch))
+
+    @cached_property
+    def mixture(self) -> BatchMixture | SampleMixture | None:
+        """How much of each source an epoch takes; None without a mix."""
+        if self.mix is None:
+            return None
+        starts, weights, length = [low for low, _ in self.sources], list(self.mix.weights.values()), self.mix.length
+        if self.mix.by == "batch":
+            return BatchMixture.make(self.plans, starts, weights, length, self.tail)
+        counts = self.groups.counts if isinstance(self.groups, Groups) else self.counts[:, None]
+        capacity = self.groups.capacity if isinstance(self.groups, Groups) else np.array([fixed_size(self.batch)])
+        sizes = np.array([counts[low:high].sum(axis=0, dtype=np.int64) for low, high in self.sources])
+        return SampleMixture.make(starts, sizes, weights, length, capacity, self._pass_of)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "mixture"}
 
     @property
     def end(self) -> int:
@@ -168,32 +223,50 @@ class Plan:
         """(position whose samples are given, whether that is a repeat), for positions that a padded epoch runs over."""
         return (position, False) if position < self.total else ((position - self.total) % self.total, True)
 
-    def epoch(self, epoch: int) -> EpochPlan | PackedEpoch:
+    def epoch(self, epoch: int) -> EpochPlan | PackedEpoch | MixedBatches | MixedSamples:
         """The order of one epoch."""
-        statistics, groups = self.statistics, self.groups
-        unit, block = _units(groups, self.shuffle)
+        if self.mixture is not None:
+            return self.mixture.epoch(epoch, self.seed, self.together, mixed=self.shuffle is not None)
+        return self.one_pass(epoch)
+
+    def one_pass(self, number: int) -> EpochPlan | PackedEpoch:
+        """The order of pass `number` over all samples: without a mix, of that epoch."""
+        unit, block = units_of(self.groups, self.shuffle)
         order = Order(
-            self.counts, shuffle=self.shuffle, seed=self.seed, epoch=epoch, lanes=self.lanes, unit=unit, block=block,
-            costs=_costs(groups),
+            self.counts, shuffle=self.shuffle, seed=self.seed, epoch=number, lanes=self.lanes, unit=unit, block=block,
+            costs=costs_of(self.groups),
         )  # fmt: skip
-        if groups is None:
-            return EpochPlan(order, np.array([_fixed(self.batch)]))
-        if statistics is None:
-            raise PlanError("a plan with a budget needs the sizes of the samples")
-        if isinstance(groups, Packing):
-            return PackedEpoch(order, groups, lambda shard: groups.costs.of_samples(statistics.columns(shard)))
+        if self.groups is None:
+            return EpochPlan(order, np.array([fixed_size(self.batch)]))
+        known = self._known()
+        if isinstance(self.groups, Packing):
+            costs = self.groups.costs
+            return PackedEpoch(order, self.groups, lambda shard: costs.of_samples(known.columns(shard)))
+        groups = self.groups
         return EpochPlan(
-            order,
-            groups.capacity,
-            groups.counts,
-            lambda shard: groups.of(statistics.columns(shard)),
-            together=self.together,
+            order, groups.capacity, groups.counts, lambda shard: groups.of(known.columns(shard)), together=self.together
         )
+
+    def _pass_of(self, source: int, number: int, pieces: NDArray[np.int64]) -> EpochPlan:
+        """The order of a source of a mix by sample in one of its passes."""
+        low, high = self.sources[source]
+        counts = self.counts[low:high]
+        lanes = min(self.lanes, choose(None, counts, self.batch, self.shuffle))
+        order = Order(counts, shuffle=self.shuffle, seed=self._seed_of(source), epoch=number, lanes=lanes)
+        if not isinstance(self.groups, Groups):
+            return EpochPlan(order, pieces)
+        groups, known = self.groups, self._known()
+        return EpochPlan(order, pieces, groups.counts[low:high], lambda shard: groups.of(known.columns(low + shard)))
+
+    def _known(self) -> Statistics:
+        if self.statistics is None:
+            raise PlanError("a plan with a budget needs the sizes of the samples")
+        return self.statistics
 
     def tail_report(self, epoch: int = 0) -> TailReport:
         """How many samples the tail policy leaves out or gives again, known before the first batch.
 
-        With a budget that varies a little with the epoch.
+        With a budget or a mix that varies a little with the epoch.
         """
         given = self.steps() * self.world_size
         if self.tail == "uneven" or self.total == 0 or given == self.total:
@@ -201,28 +274,28 @@ class Plan:
         if self.tail == "drop":
             return TailReport(sum(self._sizes(epoch, given, self.total)), 0, 0)
         whole, rest = divmod(given - self.total, self.total)
-        repeated = whole * self.samples + sum(self._sizes(epoch, 0, rest))
+        every = sum(self._sizes(epoch, 0, self.total)) if whole else 0
+        repeated = whole * every + sum(self._sizes(epoch, 0, rest))
         return TailReport(0, repeated, given - self.total)
 
     def _sizes(self, epoch: int, low: int, high: int) -> list[int]:
         """Samples of the micro-batches at positions low ... high - 1."""
-        if self.groups is None:
-            size = _fixed(self.batch)
+        if self.groups is None and self.mix is None:
+            size = fixed_size(self.batch)
             return [min(size, self.samples - p * size) for p in range(low, high)]
-        if low == 0 and high == self.total:
+        if low == 0 and high == self.total and self.mix is None:
             return [self.samples]
-        plan = self.epoch(epoch)
-        if isinstance(plan, EpochPlan):
-            return [plan.size(p) for p in range(low, high)]
-        cursor = plan.cursor()
+        cursor = self.epoch(epoch).cursor()
         return [cursor.size(p) for p in range(low, high)]
 
     def fingerprint(self) -> dict[str, Any]:
         """What the order depends on; two plans with equal fingerprints give equal sequences.  JSON-able."""
-        of_budget = {
-            "groups": self.groups.digest if self.groups is not None else None,
-            "together": self.together if isinstance(self.groups, Groups) else None,
+        more = {
+            "groups": [p.groups.digest for p in (self, *self.plans) if p.groups is not None] or None,
+            "together": self.together if isinstance(self.groups, Groups) or self.mix is not None else None,
             "where": self.where,
+            "mix": self.mix.order_key if self.mix is not None else None,
+            "sources": [high - low for low, high in self.sources] or None,
         }
         return {
             "order": ORDER_VERSION,
@@ -233,7 +306,7 @@ class Plan:
             "shuffle": repr(self.shuffle) if self.shuffle else None,
             "seed": self.seed,
             "lanes": self.lanes,
-            **{name: value for name, value in of_budget.items() if value is not None},
+            **{name: value for name, value in more.items() if value is not None},
         }
 
     def __eq__(self, other: object) -> bool:
@@ -246,62 +319,18 @@ class Plan:
         return mine == theirs and np.array_equal(self.counts, other.counts)
 
     def __hash__(self) -> int:
-        return hash((tuple(self.fingerprint().values()), self.tail, self.world_size))
+        return hash((repr(self.fingerprint()), self.tail, self.world_size))
 
     def __str__(self) -> str:
-        order = f"{self.shuffle}, seed {self.seed}" if self.shuffle else "in order"
-        samples, shards = _number(self.samples, "sample"), _number(len(self.counts), "shard")
-        lines = [f"{samples} in {shards}, read along {_number(self.lanes, 'lane')} ({order})"]
-        ranks = f"each of {self.world_size} ranks" if self.world_size > 1 else "1 rank"
-        more = self.total % self.world_size
-        if self.tail == "uneven" and more:
-            ranks = f"{more} of {self.world_size} ranks, one less on the others"
-        steps = f"{_number(self.steps(), 'step')} on {ranks}"
-        if self.batch is None:
-            lines.append(f"single samples: {steps}")
-        else:
-            rest = self._short()
-            lines.append(f"{_number(self.full, 'full micro-batch')} of {self.batch}{rest}: {steps}")
-        lines += self._budget_lines()
-        return "\n".join([*lines, self.describe_tail(), self._workers_line()])
-
-    def _short(self) -> str:
-        if isinstance(self.batch, FixedBatch):
-            short = self.samples % self.batch.samples
-            return f" and a short one of {short}" if short else ""
-        short = self.total - self.full
-        return f" and {_number(short, 'short one')}" if short else ""
-
-    def _budget_lines(self) -> list[str]:
-        lines = []
-        if isinstance(self.groups, Groups) and isinstance(self.batch, PixelBudget | CostBudget):
-            sizes = self.groups.capacity.tolist()
-            most = self.batch.max_pixels if isinstance(self.batch, PixelBudget) else self.batch.max_cost
-            share = float((fill(self.groups, most) * self.groups.samples).sum() / max(1, self.samples))
-            lines.append(
-                f"{_number(len(sizes), 'group')} of similar samples, {min(sizes, default=0):,} to "
-                f"{max(sizes, default=0):,} in a batch, which take {100 * share:.1f} % of the budget"
-            )
-        if self.oversize:
-            lines.append(self.describe_oversize())
-        return lines
+        return describe(self)
 
     def describe_oversize(self) -> str:
         """What happens to samples over the budget, in words."""
-        done = "left out" if getattr(self.batch, "oversize", "alone") == "skip" else "each in a batch of its own"
-        return f"{_number(self.oversize, 'sample')} over the budget by themselves: {done}"
+        return describe_oversize(self)
 
     def describe_tail(self, epoch: int = 0) -> str:
         """What the tail policy does to an epoch, in words."""
-        tail = self.tail_report(epoch)
-        share = f"({100 * tail.dropped_samples / max(1, self.samples):.2f} %)"
-        if self.tail == "drop":
-            left_out = f"{tail.dropped_samples:,} of {_number(self.samples, 'sample')}"
-            return f'tail "drop": {left_out} left out each epoch {share}'
-        if self.tail == "pad":
-            again = f"{_number(tail.repeated_samples, 'sample')} in {_number(tail.repeated_batches, 'micro-batch')}"
-            return f'tail "pad": {again} given again, flagged'
-        return 'tail "uneven": every sample exactly once'
+        return describe_tail(self, epoch)
 
     def good_workers(self) -> list[int] | None:
         """Worker counts per rank, up to 64, with which no byte is read twice; None where that is so with any.
@@ -309,82 +338,7 @@ class Plan:
         In order and without a budget each micro-batch is one run of the dataset.  Otherwise each reader needs lanes of
         its own: as many as divide the lanes and, where similar samples come together, the batches that do.
         """
-        if self.lanes == 1 and self.shuffle is None and self.groups is None:
+        if self.lanes == 1 and self.shuffle is None and self.groups is None and self.mix is None:
             return None
         apart = math.gcd(self.lanes, self.together) if isinstance(self.groups, Groups) else self.lanes
         return good_workers(apart, self.world_size)
-
-    def _workers_line(self) -> str:
-        good = self.good_workers()
-        if good is None:
-            return "workers per rank that read no byte twice: any (each micro-batch is one run of the dataset)"
-        if good:
-            return f"workers per rank that read no byte twice: {', '.join(map(str, good))}"
-        lanes, ranks = _number(self.lanes, "lane"), _number(self.world_size, "rank")
-        return f"readers share lanes ({lanes}, {ranks}) and read ranges of the same shards"
-
-
-def _packs(batch: PixelBudget | CostBudget) -> bool:
-    return batch.mode == "pack" if isinstance(batch, PixelBudget) else not batch.pad
-
-
-def _fixed(batch: Batch | None) -> int:
-    """Samples of a full micro-batch; 1 for an un-batched plan."""
-    return batch.samples if isinstance(batch, FixedBatch) else 1
-
-
-def _settled(batch: Batch | None, known: Statistics | None) -> Settled | None:
-    if not isinstance(batch, PixelBudget | CostBudget):
-        return None
-    if known is None:
-        raise PlanError(f"{batch!r} needs the sizes of the samples", hint="plan with the Statistics of a dataset")
-    return settle(batch, known)
-
-
-def _lanes(
-    lanes: int | None,
-    counts: NDArray[np.int64],
-    batch: Batch | None,
-    mix: Shuffle | None,
-    groups: Groups | Packing | None = None,
-) -> int:
-    if lanes or not mix:
-        return lanes or 1
-    unit, block = _units(groups, mix)
-    units = -(-len(counts) // unit)
-    return choose_lanes(units, block or mix.shards, int(counts.sum()), MOST if batch else MOST_SINGLES)
-
-
-def _units(groups: Groups | Packing | None, mix: Shuffle | None) -> tuple[int, int | None]:
-    """(shards that are kept together, units in a block or None for as many as are mixed)."""
-    if not isinstance(groups, Packing):
-        return 1, None
-    if mix is None:
-        return groups.unit, None
-    each = max(1, groups.total) / max(1, len(groups.bins))
-    wanted = max(-(-mix.shards // groups.unit), math.ceil(BLOCK_BINS / each))
-    return groups.unit, max(1, min(len(groups.bins), wanted))
-
-
-def _costs(groups: Groups | Packing | None) -> NDArray[np.int64] | None:
-    """What lanes should carry equally: [units], or None for samples."""
-    if groups is None:
-        return None
-    if isinstance(groups, Packing):
-        return groups.bins + groups.alone
-    return np.asarray((groups.counts * ((1 << 24) // groups.capacity)).sum(axis=1), dtype=np.int64)
-
-
-def _checked(counts: Any) -> NDArray[np.int64]:
-    """A copy that nobody can change, so that a plan stays what it is."""
-    given = np.asarray(counts)
-    if given.ndim != 1 or (given.size and (given.dtype.kind not in "iu" or given.min() < 0)):
-        raise PlanError("counts are no list of sample counts", hint="give one whole number of at least 0 a shard")
-    checked = given.astype(np.int64)
-    checked.flags.writeable = False
-    return checked
-
-
-def _number(n: int, what: str) -> str:
-    """3,000 shards, 1 shard."""
-    return f"{n:,} {what}{'' if n == 1 else 'es' if what.endswith('ch') else 's'}"

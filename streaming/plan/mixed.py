@@ -1,0 +1,267 @@
+"""One epoch of a mix: which source and pass each micro-batch, or each of its samples, is taken from.
+
+>>> epoch = plan.epoch(0)
+>>> epoch.cursor().samples(np.array([0])).shards
+array([ 17,   3, ...])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .epoch import Cursor, EpochPlan, SampleRefs
+from .interleave import Interleave, Runs
+from .keys import phases
+from .layout import Tail
+from .mix import Stretch, quotas, stretches
+from .recent import Recent
+
+if TYPE_CHECKING:
+    from .packed import PackedCursor, PackedEpoch
+    from .plan import Plan
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class BatchMixture:
+    """Sources whose batches are mixed: a plan of each, where its shards begin among all, its batches, and how many of
+    them an epoch takes.
+    """
+
+    plans: tuple[Plan, ...]
+    starts: tuple[int, ...]
+    sizes: tuple[int, ...]
+    quota: tuple[int, ...]
+
+    @classmethod
+    def make(
+        cls, plans: Sequence[Plan], starts: Sequence[int], weights: Sequence[float], length: int | None, tail: Tail
+    ) -> BatchMixture:
+        """Short batches take part unless the tail drops them, or a source has no other."""
+        sizes = [p.full if tail == "drop" and p.full else p.total for p in plans]
+        total = sum(sizes) if length is None else length
+        return cls(tuple(plans), tuple(starts), tuple(sizes), tuple(quotas(weights, total)))
+
+    @property
+    def full(self) -> int:
+        """Batches of an epoch."""
+        return sum(self.quota)
+
+    @property
+    def total(self) -> int:
+        """All of them: a mix of batches has no end that is short."""
+        return self.full
+
+    @property
+    def taken(self) -> Sequence[int]:
+        """Batches that an epoch takes of each source."""
+        return self.quota
+
+    @property
+    def first_groups(self) -> list[int]:
+        """Which number the first group of each source has, among those of all."""
+        sizes = [max(1, p.kinds) for p in self.plans]
+        return [sum(sizes[:i]) for i in range(len(sizes))]
+
+    def epoch(self, epoch: int, seed: int, together: int, *, mixed: bool) -> MixedBatches:
+        """The order of one epoch."""
+        order = phases(len(self.plans), seed, epoch, mixed=mixed)
+        return MixedBatches(self, epoch, Runs(np.array(self.quota), together, order))
+
+
+class MixedBatches:
+    """Batches of one source each."""
+
+    def __init__(self, mixture: BatchMixture, epoch: int, merged: Runs) -> None:
+        self.mixture = mixture
+        self._epoch = epoch
+        self._merged = merged
+        self.total = merged.total
+        """Positions that hold samples."""
+
+    def locate(self, position: int) -> tuple[int, int, int]:
+        """(source, pass, position in it) of a position."""
+        source, number = self._merged.locate(position)
+        quota, size = self.mixture.quota[source], self.mixture.sizes[source]
+        return source, *divmod(self._epoch * quota + number, size)
+
+    def cursor(self, capacity: int = 128) -> MixedBatchCursor:
+        """A cursor over this epoch; `capacity` is that of the cursor over each source."""
+        return MixedBatchCursor(self, capacity)
+
+
+class MixedBatchCursor:
+    """Evaluates an epoch of mixed batches."""
+
+    def __init__(self, epoch: MixedBatches, capacity: int) -> None:
+        self.epoch = epoch
+        self._capacity = capacity
+        self._passes: Recent[tuple[int, int], Cursor | PackedCursor] = Recent(2 * len(epoch.mixture.plans), spare=0)
+
+    def samples(self, positions: NDArray[Any]) -> SampleRefs:
+        """The samples of some positions, one position after the other."""
+        shards, indices = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for position in positions.tolist():
+            source, number, inside = self.epoch.locate(position)
+            refs = self._cursor(source, number).samples(np.array([inside]))
+            shards.append(refs.shards + self.epoch.mixture.starts[source])
+            indices.append(refs.indices)
+        return SampleRefs(np.concatenate(shards), np.concatenate(indices))
+
+    def bucket(self, position: int) -> int:
+        """The group of the samples of a position, counted over the groups of all sources."""
+        source, number, inside = self.epoch.locate(position)
+        return self.epoch.mixture.first_groups[source] + self._cursor(source, number).bucket(inside)
+
+    def size(self, position: int) -> int:
+        """How many samples a position has."""
+        source, number, inside = self.epoch.locate(position)
+        return self._cursor(source, number).size(inside)
+
+    def _cursor(self, source: int, number: int) -> Cursor | PackedCursor:
+        found = self._passes.get((source, number))
+        if found is None:
+            plan: EpochPlan | PackedEpoch = self.epoch.mixture.plans[source].one_pass(number)
+            cursor: Cursor | PackedCursor = plan.cursor(self._capacity)
+            self._passes.put((source, number), cursor, weight=1)
+            return cursor
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class SampleMixture:
+    """Sources whose samples are mixed: where the shards of each begin among all, and, [sources, g], how many samples of
+    each group it has, and an epoch takes.  capacity [g]: samples of a batch of each group.
+    """
+
+    starts: tuple[int, ...]
+    sizes: Ints
+    quota: Ints
+    capacity: Ints
+    one_pass: Callable[[int, int, Ints], EpochPlan]
+    """The order of a source in one of its passes, in pieces of so many samples of each group."""
+
+    @classmethod
+    def make(
+        cls,
+        starts: Sequence[int],
+        sizes: Ints,
+        weights: Sequence[float],
+        length: int | None,
+        capacity: Ints,
+        one_pass: Callable[[int, int, Ints], EpochPlan],
+    ) -> SampleMixture:
+        """Quotas of the sources in their shares, and of groups within a source as its samples are spread over them."""
+        of_sources = quotas(weights, int(sizes.sum()) if length is None else length)
+        quota = np.array([quotas(row.tolist(), n, least=1) for row, n in zip(sizes, of_sources, strict=True)])
+        return cls(tuple(starts), sizes, quota.reshape(sizes.shape), capacity, one_pass)
+
+    @property
+    def taken(self) -> Sequence[int]:
+        """Samples that an epoch takes of each source."""
+        return [int(n) for n in self.quota.sum(axis=1)]
+
+    @property
+    def samples(self) -> Ints:
+        """[g]: samples of each group in an epoch."""
+        return np.asarray(self.quota.sum(axis=0))
+
+    @property
+    def full(self) -> int:
+        """Full batches of an epoch."""
+        return int((self.samples // self.capacity).sum())
+
+    @property
+    def total(self) -> int:
+        """Batches of an epoch, the short ones included."""
+        return int((-(-self.samples // self.capacity)).sum())
+
+    def pieces(self, source: int) -> Ints:
+        """[g]: samples of a source in a batch of each group, about."""
+        share = self.quota[source] / np.maximum(1, self.samples)
+        return np.asarray(np.maximum(1, np.rint(self.capacity * share)), dtype=np.int64)
+
+    def epoch(self, epoch: int, seed: int, together: int, *, mixed: bool) -> MixedSamples:
+        """The order of one epoch."""
+        return MixedSamples(self, epoch, seed, together, mixed=mixed)
+
+
+class MixedSamples:
+    """Batches of samples of all sources."""
+
+    def __init__(self, mixture: SampleMixture, epoch: int, seed: int, together: int, *, mixed: bool) -> None:
+        self.mixture = mixture
+        self._epoch = epoch
+        samples, groups = mixture.samples, len(mixture.capacity)
+        self._full = samples // mixture.capacity
+        self._merged = Runs(self._full, together, phases(groups, seed, epoch, mixed=mixed))
+        self._short = np.flatnonzero(samples % mixture.capacity)
+        order = phases(len(mixture.starts), seed, epoch, mixed=mixed)
+        self._sources = [Interleave(mixture.quota[:, group], order) for group in range(groups)]
+        self.total = self._merged.total + len(self._short)
+        """Positions that hold samples."""
+
+    def number(self, position: int) -> tuple[int, int]:
+        """(group, number among the batches of the group) of a position."""
+        if position < self._merged.total:
+            return self._merged.locate(position)
+        group = int(self._short[position - self._merged.total])
+        return group, int(self._full[group])
+
+    def parts(self, position: int) -> list[tuple[int, Stretch]]:
+        """(source, samples of its group in one of its passes) that a position is made of."""
+        group, number = self.number(position)
+        size, merged = int(self.mixture.capacity[group]), self._sources[group]
+        low, high = number * size, min((number + 1) * size, merged.total)
+        found = []
+        for source, (a, b) in enumerate(zip(merged.before(low), merged.before(high), strict=True)):
+            quota, held = int(self.mixture.quota[source, group]), int(self.mixture.sizes[source, group])
+            found += [(source, s) for s in stretches(self._epoch, quota, int(a), int(b), held)]
+        return found
+
+    def cursor(self, capacity: int = 128) -> MixedSampleCursor:
+        """A cursor over this epoch; `capacity` is that of the cursor over each source."""
+        return MixedSampleCursor(self, capacity)
+
+
+class MixedSampleCursor:
+    """Evaluates an epoch of mixed samples."""
+
+    def __init__(self, epoch: MixedSamples, capacity: int) -> None:
+        self.epoch = epoch
+        self._capacity = capacity
+        self._passes: Recent[tuple[int, int], Cursor] = Recent(2 * len(epoch.mixture.starts), spare=0)
+
+    def samples(self, positions: NDArray[Any]) -> SampleRefs:
+        """The samples of some positions, one position after the other."""
+        shards, indices = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for position in positions.tolist():
+            group, _ = self.epoch.number(position)
+            for source, stretch in self.epoch.parts(position):
+                cursor = self._cursor(source, stretch.number)
+                refs = cursor.gather(cursor.epoch.sample_runs(group, stretch.low, stretch.high))
+                shards.append(refs.shards + self.epoch.mixture.starts[source])
+                indices.append(refs.indices)
+        return SampleRefs(np.concatenate(shards), np.concatenate(indices))
+
+    def bucket(self, position: int) -> int:
+        """The group of the samples of a position."""
+        return self.epoch.number(position)[0]
+
+    def size(self, position: int) -> int:
+        """How many samples a position has."""
+        return sum(stretch.high - stretch.low for _, stretch in self.epoch.parts(position))
+
+    def _cursor(self, source: int, number: int) -> Cursor:
+        found = self._passes.get((source, number))
+        if found is None:
+            mixture = self.epoch.mixture
+            plan = mixture.one_pass(source, number, mixture.pieces(source))
+            found = self._passes.put((source, number), plan.cursor(self._capacity), weight=1)
+        return found
