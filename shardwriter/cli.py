@@ -1,4 +1,10 @@
-"""The command `shardstream`."""
+"""The command `shardstream`, as far as it writes and checks datasets.
+
+>>> main(["inspect", "/data/cc3m"])
+0
+
+`streaming.cli` adds the commands that plan and read.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +15,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from .errors import ShardError
@@ -21,9 +27,16 @@ _UNITS: Final = {
 _INTERRUPTED: Final = 130
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; its exit code: 0, 1 for an error or a finding, 2 for wrong usage, 130 after Ctrl-C."""
-    options = _parser().parse_args(arguments)
+Commands = Any
+"""What add_subparsers returns; argparse gives it no public name."""
+
+
+def main(arguments: Sequence[str] | None = None, more: Sequence[Callable[[Commands], None]] = ()) -> int:
+    """Run the command; its exit code: 0, 1 for an error or a finding, 2 for wrong usage, 130 after Ctrl-C.
+
+    `more` are functions that add commands of other packages (see `command`).
+    """
+    options = _parser(more).parse_args(arguments)
     try:
         code: int = options.run(options)
         sys.stdout.flush()
@@ -40,13 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="shardstream", description="WebDataset shards: write, index, verify, inspect."
-    )
+def _parser(more: Sequence[Callable[[Commands], None]]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="shardstream", description="WebDataset shards, and training on them.")
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add in (_add_write, _add_index, _add_verify, _add_inspect):
+    for add in (_add_write, _add_index, _add_verify, _add_inspect, *more):
         add(commands)
     return parser
 
@@ -59,11 +70,8 @@ def _version() -> str:
     return "shardstream, not installed"
 
 
-Commands = Any
-"""What add_subparsers returns; argparse gives it no public name."""
-
-
-def _command(commands: Commands, name: str, run: Any, text: str, example: str) -> argparse.ArgumentParser:
+def command(commands: Commands, name: str, run: Any, text: str, example: str) -> argparse.ArgumentParser:
+    """A command that calls run(options), which gives the exit code, with the options that all have."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=text,
@@ -73,18 +81,18 @@ def _command(commands: Commands, name: str, run: Any, text: str, example: str) -
     )
     parser.set_defaults(run=run, parser=parser)
     parser.add_argument("--json", action="store_true", help="print the result as one line of JSON")
-    storage = parser.add_argument_group("object storage")
-    storage.add_argument("--endpoint-url", metavar="URL", help="the server, where it is not the cloud's own")
-    storage.add_argument("--anon", action="store_true", help="no credentials: the data is public")
+    group = parser.add_argument_group("object storage")
+    group.add_argument("--endpoint-url", metavar="URL", help="the server, where it is not the cloud's own")
+    group.add_argument("--anon", action="store_true", help="no credentials: the data is public")
     return parser
 
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workers", type=_positive, metavar="N", help="processes (default: one for each CPU)")
+    parser.add_argument("--workers", type=positive, metavar="N", help="processes (default: one for each CPU)")
 
 
 def _add_write(commands: Commands) -> None:
-    parser = _command(
+    parser = command(
         commands,
         "write",
         _write,
@@ -113,7 +121,7 @@ def _add_write(commands: Commands) -> None:
         help="largest shard, such as 500MB (default: 128MiB)",
     )
     parser.add_argument(
-        "--max-samples", type=_positive, metavar="N", help="most samples in a shard (default: any number)"
+        "--max-samples", type=positive, metavar="N", help="most samples in a shard (default: any number)"
     )
     parser.add_argument(
         "--prefix", type=_prefix, default="shard", metavar="NAME", help="start of shard names (default: shard)"
@@ -123,7 +131,7 @@ def _add_write(commands: Commands) -> None:
 
 
 def _add_index(commands: Commands) -> None:
-    parser = _command(
+    parser = command(
         commands, "index", _index, "make the index of shards that are there already",
         "  shardstream index /data/laion\n  shardstream index s3://public/laion --anon --index /data/laion-index",
     )  # fmt: skip
@@ -139,7 +147,7 @@ def _add_index(commands: Commands) -> None:
 
 
 def _add_verify(commands: Commands) -> None:
-    parser = _command(
+    parser = command(
         commands, "verify", _verify, "read every byte and compare it with the index; exit code 1 on errors",
         "  shardstream verify s3://bucket/cc3m --workers 16",
     )  # fmt: skip
@@ -149,7 +157,7 @@ def _add_verify(commands: Commands) -> None:
 
 
 def _add_inspect(commands: Commands) -> None:
-    parser = _command(
+    parser = command(
         commands, "inspect", _inspect, "show what a dataset holds, or one sample of it",
         "  shardstream inspect s3://bucket/cc3m\n  shardstream inspect s3://bucket/cc3m 000000017",
     )  # fmt: skip
@@ -177,9 +185,9 @@ def _write(options: argparse.Namespace) -> int:
         )  # fmt: skip
     report = convert(
         source, options.out, workers=options.workers, max_bytes=options.max_bytes, max_samples=options.max_samples,
-        prefix=options.prefix, resume=options.resume, storage_options=_storage(options),
+        prefix=options.prefix, resume=options.resume, storage_options=storage(options),
     )  # fmt: skip
-    _show(report, options)
+    show(report, options)
     return 0
 
 
@@ -188,17 +196,17 @@ def _index(options: argparse.Namespace) -> int:
 
     report = index_shards(
         options.url, index=options.index, workers=options.workers, reuse=options.reuse,
-        on_error="salvage" if options.salvage else "raise", storage_options=_storage(options),
+        on_error="salvage" if options.salvage else "raise", storage_options=storage(options),
     )  # fmt: skip
-    _show(report, options)
+    show(report, options)
     return 0
 
 
 def _verify(options: argparse.Namespace) -> int:
     from .verify import verify_shards
 
-    report = verify_shards(options.url, index=options.index, workers=options.workers, storage_options=_storage(options))
-    _show(report, options, ok=report.ok)
+    report = verify_shards(options.url, index=options.index, workers=options.workers, storage_options=storage(options))
+    show(report, options, ok=report.ok)
     return 0 if report.ok else 1
 
 
@@ -206,18 +214,20 @@ def _inspect(options: argparse.Namespace) -> int:
     from .inspection import describe, describe_sample
 
     if options.key is None:
-        _show(describe(options.url, index=options.index, storage_options=_storage(options)), options)
+        show(describe(options.url, index=options.index, storage_options=storage(options)), options)
     else:
-        found = describe_sample(options.url, options.key, index=options.index, storage_options=_storage(options))
-        _show(found, options)
+        found = describe_sample(options.url, options.key, index=options.index, storage_options=storage(options))
+        show(found, options)
     return 0
 
 
-def _show(report: Any, options: argparse.Namespace, **more: Any) -> None:
+def show(report: Any, options: argparse.Namespace, **more: Any) -> None:
+    """Print a dataclass: as it prints itself or, with --json, all of its fields and some more."""
     print(json.dumps(dataclasses.asdict(report) | more, default=list) if options.json else report)
 
 
-def _storage(options: argparse.Namespace) -> Mapping[str, Any]:
+def storage(options: argparse.Namespace) -> Mapping[str, Any]:
+    """What the options say about object storage."""
     given = {"endpoint_url": options.endpoint_url, "anon": options.anon or None}
     return {name: value for name, value in given.items() if value is not None}
 
@@ -228,7 +238,8 @@ def _refuse(options: argparse.Namespace, source: str, *names: str) -> None:
             options.parser.error(f"--{name} has no meaning with --source {source}")
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """A whole number from 1, as an option's type."""
     if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 1")
     return int(text)

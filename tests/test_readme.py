@@ -13,7 +13,7 @@ import pytest
 from torchrun import ROOT, python
 
 from shardwriter import ShardWriter
-from shardwriter.cli import main
+from streaming.cli import main
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(python|sh)\n(.*?)```", README, re.DOTALL)
