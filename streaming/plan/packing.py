@@ -145,9 +145,7 @@ def _least_bins(counts: Ints, greatest: Ints, exact: Ints, alone: Ints, most: in
     sums = np.minimum(sums, exact[:, None])
     needed = np.where(large, 0, -(-sums // np.maximum(1, most - greatest)))
     needed[:, ~large] *= counts[:, ~large] > 0
-    total = -(-exact // np.maximum(1, most - greatest[-1]))
-    at_least = np.maximum.reduce([needed.max(axis=1), counts[:, large].sum(axis=1) - alone, total])
-    return np.asarray(at_least, dtype=np.int64)
+    return np.asarray(np.maximum(needed.max(axis=1), counts[:, large].sum(axis=1) - alone), dtype=np.int64)
 
 
 def pack(costs: NDArray[Any], bins: int) -> Ints:
