@@ -23,6 +23,7 @@ from shardwriter.aggregate import SIZE
 from .errors import PlanError
 from .plan import CostBudget, FixedBatch, Groups, PixelBudget, Plan, TailReport
 from .plan.costs import capped
+from .plan.describe import number
 from .plan.groups import needed_histogram
 from .plan.packed import PackedEpoch
 
@@ -89,22 +90,26 @@ class PlanReport:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.samples:,} samples in {self.shards:,} shards, read along {self.lanes:,} lanes ({self.order})",
-            f"{self.batch}: {self.steps:,} steps on each of {self.ranks:,} ranks",
+            f"{number(self.samples, 'sample')} in {number(self.shards, 'shard')}, read along "
+            f"{number(self.lanes, 'lane')} ({self.order})",
+            f"{self.batch}: {number(self.steps, 'step')} on {self._ranks()}",
             self._batches_line(),
         ]
         if self.fill is not None:
             lines.append(self._budget_line())
         if self.oversize:
-            lines.append(f"{self.oversize:,} samples are over the budget by themselves")
+            lines.append(f"{number(self.oversize, 'sample')} over the budget by themselves")
         return "\n".join([*lines, self._tail_line(), self._workers_line(), *_table(self.buckets)])
+
+    def _ranks(self) -> str:
+        return f"each of {self.ranks:,} ranks" if self.ranks > 1 else "1 rank"
 
     def _batches_line(self) -> str:
         least, mean, most = self.sizes
         seen = f", as {self.looked_at:,} of them show" if self.looked_at is not None else ""
-        short = f", {self.short:,} short ones among them" if self.short else ""
-        held = f"{least:,} to {most:,} samples" if least != most else f"{most:,} samples"
-        return f"{self.batches:,} batches of {held}{seen}, {mean:,.1f} on average{short}"
+        short = f", {number(self.short, 'short one')} among them" if self.short else ""
+        held = f"{least:,} to {most:,} samples" if least != most else number(most, "sample")
+        return f"{number(self.batches, 'batch')} of {held}{seen}, {mean:,.1f} on average{short}"
 
     def _budget_line(self) -> str:
         parts = [f"{_percent(self.fill)} of the budget is filled"]
@@ -118,20 +123,20 @@ class PlanReport:
         counts = self.tail_counts
         if self.tail == "drop":
             share = _percent(counts.dropped_samples / max(1, self.samples))
-            return f'tail "drop": {counts.dropped_samples:,} samples are left out each epoch ({share})'
+            return f'tail "drop": {number(counts.dropped_samples, "sample")} left out each epoch ({share})'
         if self.tail == "pad":
-            again = f"{counts.repeated_samples:,} samples in {counts.repeated_batches:,} batches"
-            return f'tail "pad": {again} are given again, flagged'
+            again = f"{number(counts.repeated_samples, 'sample')} in {number(counts.repeated_batches, 'batch')}"
+            return f'tail "pad": {again} given again, flagged'
         return 'tail "uneven": every sample exactly once'
 
     def _workers_line(self) -> str:
-        asked = f"{self.workers:,} workers on each of {self.ranks:,} ranks"
+        asked = f"{number(self.workers, 'worker')} on {self._ranks()}"
         if self.good_workers is None:
-            return f"{asked} read no byte twice, nor does any other number"
+            return f"{asked}: no byte is read twice, nor with any other number"
         which = ", ".join(map(str, self.good_workers)) or "no number of workers"
         if self.reads_twice:
-            return f"{asked} share shards, and read parts of them twice; per rank that does not: {which}"
-        return f"{asked} read no byte twice; numbers per rank of which that is so: {which}"
+            return f"{asked}: parts of shards are read twice; numbers per rank with which none is: {which}"
+        return f"{asked}: no byte is read twice; numbers per rank with which that is so: {which}"
 
 
 def report(plan: Plan, workers: int = 1) -> PlanReport:
@@ -291,7 +296,7 @@ def _table(buckets: Sequence[Bucket]) -> list[str]:
     what = "height x width" if len(buckets[0].shape) == 2 else "cost"
     last = "kept" if buckets[0].kept is not None else "padding"
     lines = [
-        f"{len(buckets):,} buckets:",
+        f"{number(len(buckets), 'bucket')}:",
         f"{what:>16} {'samples a batch':>16} {'of samples':>11} {'of batches':>11} {'of budget':>10} {last:>8}",
     ]
     for b in buckets[:_SHOWN]:

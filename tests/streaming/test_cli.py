@@ -47,9 +47,8 @@ def test_a_plan_is_printed(capsys: pytest.CaptureFixture[str], photos: str) -> N
     assert out.startswith("60 samples in 4 shards, read along 4 lanes (Shuffle(")
     assert "PixelBudget(30720):" in out
     assert 'tail "drop":' in out
-    assert (
-        "3 workers on each of 2 ranks share shards, and read parts of them twice; per rank that does not: 1, 2" in out
-    )
+    assert "3 workers on each of 2 ranks: parts of shards are read twice" in out
+    assert "numbers per rank with which none is: 1, 2\n" in out
     assert "64 x 96" in out
 
 
@@ -82,9 +81,9 @@ def test_json_holds_the_report(
 def test_the_order_the_tail_and_the_runs_can_be_chosen(capsys: pytest.CaptureFixture[str], photos: str) -> None:
     """In order one lane is read and the tail is padded; --tail and --together go to the plan."""
     _, out, _ = run(capsys, "plan", photos, "--batch", "fixed:8", "--no-shuffle", "--ranks", 3, "--workers", 0)
-    assert "1 lanes (in order)" in out
-    assert 'tail "pad": 8 samples in 1 batches are given again' in out
-    assert "0 workers on each of 3 ranks read no byte twice" in out
+    assert "1 lane (in order)" in out
+    assert 'tail "pad": 8 samples in 1 batch given again' in out
+    assert "0 workers on each of 3 ranks: no byte is read twice" in out
     _, out, _ = run(capsys, "plan", photos, "--batch", "fixed:8", "--tail", "uneven")
     assert 'tail "uneven"' in out
     options = ["plan", photos, "--batch", "pixels:20000", "--lanes", 4, "--json"]
