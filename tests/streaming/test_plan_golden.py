@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streaming import FixedBatch, Plan, Shuffle
-from streaming.plan import SampleGenerators
+from streaming import CostBudget, FixedBatch, PixelBudget, Plan, Shuffle
+from streaming.plan import ColumnStatistics, SampleGenerators
 from streaming.plan.plan import ORDER_VERSION
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "orders.json"
@@ -28,12 +28,42 @@ PLANS: dict[str, dict[str, Any]] = {
     "default lanes": {"counts": [2] * 12, "shuffle": True, "batch": FixedBatch(3), "seed": 0},
     "odd lanes": {"counts": [5, 9, 2, 7, 1], "shuffle": Shuffle(1, 4), "batch": FixedBatch(4), "lanes": 3, "seed": 1},
     "large negative seed": {"counts": [3, 3, 3], "shuffle": Shuffle(3, 5), "seed": -(2**70)},
+    "buckets": {
+        "counts": [30, 0, 25, 31], "batch": PixelBudget(60_000, multiple=16), "shuffle": Shuffle(2, 20), "seed": 3,
+        "lanes": 2, "together": 2,
+    },
+    "buckets of the user's own": {
+        "counts": [20, 20], "batch": PixelBudget(30_000, buckets=[(64, 64), (48, 80), (128, 96)], upscale=True),
+        "seed": 3,
+    },
+    "padded": {
+        "counts": [25, 9, 30], "batch": PixelBudget(200_000, mode="pad", longest=160), "shuffle": True, "seed": 5,
+    },
+    "packed": {
+        "counts": [30, 0, 25, 31, 1], "batch": PixelBudget(150_000, mode="pack", oversize="skip"),
+        "shuffle": Shuffle(3, 30), "seed": 7, "lanes": 2,
+    },
+    "frames, padded": {"counts": [30, 25], "batch": CostBudget("frames", 4000), "shuffle": Shuffle(1, 9), "seed": 1},
+    "seconds, packed in order": {"counts": [30, 25], "batch": CostBudget("seconds", 20.5, pad=False), "seed": 1},
 }  # fmt: skip
+
+
+def sized(counts: list[int]) -> ColumnStatistics:
+    """Shards of samples whose sizes follow from whole numbers alone: of any shape, with a large one now and then."""
+    shards = []
+    for shard, count in enumerate(counts):
+        i = np.arange(count) + 100 * shard
+        large = 1 + 3 * (i % 29 == 5)
+        height, width = (40 + i * 37 % 101) * large, (40 + i * 53 % 97) * large
+        shards.append({"height": height, "width": width, "frames": 10 + i * i % 503, "rate": np.full(count, 48)})
+    return ColumnStatistics(shards)
 
 
 def orders(arguments: dict[str, Any]) -> list[list[list[list[int]]]]:
     """Two epochs, each a list of micro-batches, each a list of [shard, index]."""
-    plan = Plan.make(**arguments | {"counts": np.array(arguments["counts"])})
+    budget = isinstance(arguments.get("batch"), PixelBudget | CostBudget)
+    counts = sized(arguments["counts"]) if budget else np.array(arguments["counts"])
+    plan = Plan.make(**arguments | {"counts": counts})
     epochs = []
     for number in range(2):
         cursor = plan.epoch(number).cursor()
