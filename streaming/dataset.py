@@ -167,16 +167,18 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
 
     def _report(self) -> None:
         """Say before the first batch what the tail will do; refuse an epoch that would have no batch at all."""
-        tail = self.plan.tail_report()
         if self.plan.samples and not self.plan.steps():
             raise PlanError(
                 f"tail='drop' leaves no batch: {self.plan.samples:,} samples in {self.plan.batch} make "
                 f"{self.plan.full} full micro-batches for {self.plan.world_size} ranks",
                 hint="use smaller batches, fewer ranks, or tail='pad'",
             )
-        if self.place.rank == 0 and self.plan.oversize:
+        if self.place.rank:
+            return
+        if self.plan.oversize:
             log.warning("%s", self.plan.describe_oversize())
-        if self.place.rank == 0 and (tail.dropped_samples or tail.repeated_samples):
+        tail = self.plan.tail_report()
+        if tail.dropped_samples or tail.repeated_samples:
             log.warning("%s", self.plan.describe_tail())
 
     def __len__(self) -> int:

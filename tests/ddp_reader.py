@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
+from multiprocessing import set_forkserver_preload
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from streaming import FixedBatch, StreamingDataset, StreamingLoader
 
 
 def main(cases: Path) -> None:
+    set_forkserver_preload(["torch", "streaming.dataset"])
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     for case in json.loads(cases.read_text()):
         with (cases.parent / f"{case['name']}-{dist.get_rank()}.jsonl").open("w") as log:
@@ -42,7 +44,10 @@ def read(case: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if case["loader"] == "streaming":
         loader = StreamingLoader(dataset, workers=case["workers"])
     elif case["loader"] == "torch":
-        loader = DataLoader(dataset, batch_size=None, num_workers=case["workers"])
+        # Not fork, torch's default here: a rank has threads of its process group, and a child that is forked while one
+        # of them holds a lock waits for it for ever (seen once in some thousands of workers).
+        start = "forkserver" if case["workers"] else None
+        loader = DataLoader(dataset, batch_size=None, num_workers=case["workers"], multiprocessing_context=start)
     state = case["state"]
     if state is not None:
         (loader if case["loader"] == "streaming" else dataset).load_state_dict(state)

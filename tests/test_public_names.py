@@ -45,6 +45,7 @@ WRITER = [
 ]
 STREAMING = [
     "BatchError",
+    "CostBudget",
     "DatasetNotFound",
     "DecodeError",
     "FieldMissing",
@@ -52,8 +53,10 @@ STREAMING = [
     "FormatError",
     "IndexMismatch",
     "MissingExtra",
+    "Mix",
     "ObjectChanged",
     "ObjectNotFound",
+    "PixelBudget",
     "Plan",
     "PlanError",
     "ShardError",
