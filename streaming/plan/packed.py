@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import PlanError
+from ..errors import IndexMismatch
 from .epoch import SampleRefs
 from .keys import permutation
 from .layout import Turns
@@ -94,7 +94,7 @@ class PackedCursor:
             laid_out = order.block_order(lane, block).astype(np.int64)
             shards, _ = order.block_parts(lane, block)
             costs = np.concatenate([self.epoch.costs_of(s) for s in shards.tolist()] or [np.zeros(0, np.int64)])
-            bins, count = self._bins(lane, block, laid_out, costs[laid_out])
+            bins, count = self._bins(lane, block, costs[laid_out])
             if not order.in_order:
                 bins = permutation(count, order.seed, "bins", epoch, lane, block)[bins]
             by_bin = np.argsort(bins, kind="stable")
@@ -102,30 +102,19 @@ class PackedCursor:
             found = self._blocks.put((lane, block), (laid_out[by_bin], begins), weight=len(laid_out))
         return found
 
-    def _bins(self, lane: int, block: int, laid_out: NDArray[Any], costs: NDArray[Any]) -> tuple[NDArray[Any], int]:
+    def _bins(self, lane: int, block: int, costs: NDArray[Any]) -> tuple[NDArray[Any], int]:
         """Bin of each sample in lane order, and how many bins there are."""
         packing, units = self.epoch.packing, self.epoch.units(lane, block)
         most, alone, count = packing.costs.most, int(packing.alone[units].sum()), int(packing.bins[units].sum())
         over = costs > most
-        if int(over.sum()) != alone or len(costs) - alone < count:
-            raise PlanError("the sidecars of some shards do not have the costs that the manifest counted")
-        bins = np.empty(len(costs), dtype=np.int64)
-        bins[over] = count + np.arange(alone)
+        bins = np.zeros(len(costs), dtype=np.int64)
+        bins[over] = count + np.arange(int(over.sum()))
         if count:
             bins[~over] = pack(costs[~over], count)
-            if np.bincount(bins[~over], costs[~over]).max() > most:  # a unit has fewer samples than bins were due
-                bins[~over] = self._unit_by_unit(lane, block, laid_out[~over], costs[~over])
+        loads = np.bincount(bins[~over], costs[~over], minlength=count)
+        if int(over.sum()) != alone or (loads > most).any() or not loads.all():
+            raise IndexMismatch(
+                "the sidecars of some shards do not have the costs that the manifest counted",
+                hint="make the index again (shardstream index)",
+            )
         return bins, count + alone
-
-    def _unit_by_unit(self, lane: int, block: int, laid_out: NDArray[Any], costs: NDArray[Any]) -> NDArray[Any]:
-        """Bins of each unit for itself, which never fails: one with a bin for each sample needs no packing."""
-        order, bins = self.epoch.order, np.empty(len(costs), dtype=np.int64)
-        shards, starts = order.block_parts(lane, block)
-        shard = shards[np.searchsorted(starts, laid_out, side="right") - 1]
-        unit_shards, first = order.block_shards // order.block_units, 0
-        for unit in self.epoch.units(lane, block).tolist():
-            here, count = shard // unit_shards == unit, int(self.epoch.packing.bins[unit])
-            if here.any():
-                bins[here] = first + pack(costs[here], count)
-            first += count
-        return bins

@@ -12,7 +12,8 @@ No bin exceeds the budget P if
 - k >= S(v) / (P - v) for every v up to P / 2, and
 - k >= the number of samples above P / 2, since the first k samples all find an empty bin.
 
-Both are taken from the histogram, whose cells bound their samples from above.
+Both are taken from the histogram, whose cells bound their samples from above.  Where they hold for each of several runs
+with bins of its own, they suffice for all of these packed together into all their bins.
 """
 
 from __future__ import annotations

@@ -17,7 +17,9 @@ from streaming.plan.costs import Costs, capped, capped_bounds
 from streaming.plan.groups import Scale
 
 SIDES = st.integers(1, 40) | st.integers(1, 5000)
-SIZES = st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=20)
+ALIKE = st.tuples(st.integers(600, 640), st.integers(400, 430))
+SIZES = st.lists(ALIKE | st.tuples(SIDES, SIDES), min_size=1, max_size=20)
+"""Of any shape, and some that fall into the same cell."""
 VALUES = st.floats(0, 1e6) | st.sampled_from([0.0, 1e-9, 0.1, 1.0, 7.5])
 BUDGETS = st.floats(1e-3, 1e6) | st.sampled_from([0.1, 1.0, 7.5, 1e6])
 

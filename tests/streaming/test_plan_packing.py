@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from plans import KINDS, Sample, straight, values
 
-from streaming import CostBudget, PixelBudget, Plan, PlanError, Shuffle
+from streaming import CostBudget, IndexMismatch, PixelBudget, Plan, Shuffle
 from streaming.plan import ColumnStatistics
 from streaming.plan.buckets import room
 from streaming.plan.packing import Packing, make_packing, pack
@@ -156,13 +156,25 @@ def test_epochs_are_packed_anew() -> None:
     assert straight(plain.epoch(0)) == straight(plain.epoch(1))
 
 
-def test_columns_that_changed_are_noticed() -> None:
-    """Sidecars with more samples over the budget than were counted are no ground to pack on."""
-    plan = make([[5] * 40], 100)
+@pytest.mark.parametrize("changed", [101, 99, 0])
+def test_columns_that_changed_are_noticed(changed: int) -> None:
+    """Sidecars with more samples over the budget than were counted, or larger ones, are no ground to pack on."""
+    plan = make([[50] * 40 + [101]], 100)
     statistics: Any = plan.statistics
-    statistics.columns(0)["tokens"][3] = 101
-    with pytest.raises(PlanError, match="do not have the costs"):
+    statistics.columns(0)["tokens"][:] = changed
+    with pytest.raises(IndexMismatch, match="do not have the costs"):
         plan.epoch(0).cursor().samples(np.array([0]))
+
+
+@given(st.lists(st.tuples(st.integers(2, 30), st.integers(1, 25)), min_size=2, max_size=5), st.integers(2, 60))
+def test_runs_that_can_be_packed_apart_can_be_packed_together(runs: list[tuple[int, int]], most: int) -> None:
+    """Whatever unlike runs of shards meet in a block, the sum of their bins is enough."""
+    samples = [np.minimum(1 + np.arange(n) * step % most, most) for n, step in runs]
+    budget, none = CostBudget("tokens", most, pad=False), np.zeros(1, dtype=np.int64)
+    bins = [int(make_packing(budget, ColumnStatistics([{"tokens": s}]), none).bins.sum()) for s in samples]
+    every = np.concatenate(samples)
+    load = np.bincount(pack(every, sum(bins)), every)
+    assert load.max() <= most
 
 
 @given(st.integers(1, 10**6), st.lists(st.tuples(st.integers(1, 2000), st.integers(1, 2000)), min_size=1, max_size=30))
