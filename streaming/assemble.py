@@ -64,10 +64,10 @@ def units(plan: Plan, epoch: int, share: Share, turns: int, most: int) -> Iterat
 def framings(plan: Plan) -> list[Framing | None]:
     """What becomes of the images of each group; one entry where there are no groups."""
     batch = plan.batch
+    if plan.plans:  # first of all: their groups are counted one after the other, also where each has only one
+        return [framing for part in plan.plans for framing in framings(part)]
     if isinstance(batch, FixedBatch) and isinstance(batch.size, tuple):
         return [Framing(batch.size)]
-    if plan.plans:
-        return [framing for part in plan.plans for framing in framings(part)]
     if isinstance(batch, PixelBudget) and batch.mode == "bucket" and isinstance(plan.groups, Groups):
         return [Framing((int(h), int(w))) for h, w in plan.groups.shapes]
     groups = len(plan.groups) if isinstance(plan.groups, Groups) else 1

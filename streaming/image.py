@@ -15,6 +15,7 @@ half a picture.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -91,12 +92,19 @@ def cover(image: torch.Tensor, height: int, width: int, *, at: tuple[float, floa
     h, w = int(image.shape[1]), int(image.shape[2])
     scale = min(h / height, w / width)
     crop_h, crop_w = max(1, min(h, round(height * scale))), max(1, min(w, round(width * scale)))
-    top, left = int((h - crop_h) * at[0]), int((w - crop_w) * at[1])
+    top, left = _place(h - crop_h, at[0]), _place(w - crop_w, at[1])
     crop = image[:, top : top + crop_h, left : left + crop_w]
     if (crop_h, crop_w) == (height, width):
         return crop
     resized = interpolate(crop[None], size=(height, width), mode="bilinear", antialias=True)
     return resized[0]
+
+
+def _place(room: int, at: float) -> int:
+    """Which of the places 0 ... room `at` means, from 0 to 1: each has an equal part of it; of two middle ones the
+    first.
+    """
+    return max(0, math.ceil((room + 1) * at) - 1)
 
 
 def _plain_jpeg(data: bytes) -> Pixels | None:

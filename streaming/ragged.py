@@ -106,7 +106,7 @@ def _padded_images(
     sizes = [(v.shape[1], v.shape[2]) for v in values]
     height, width = max(h for h, _ in sizes), max(w for _, w in sizes)
     _check_limit(field, len(values) * height * width, len(values), samples, limit)
-    _check_alike(field, [v[:, :1, :1] for v in values], samples, 0)
+    _check_alike(field, values, samples, 1, 2)
     out = torch.zeros((len(values), values[0].shape[0], height, width), dtype=values[0].dtype)
     for slot, value, (h, w) in zip(out, values, sizes, strict=True):
         slot[:, :h, :w] = value
@@ -129,7 +129,7 @@ def _packed_images(
 ) -> dict[str, Any]:
     sizes = [(v.shape[1], v.shape[2]) for v in values]
     _check_limit(field, sum(h * w for h, w in sizes), len(values), samples, limit)
-    _check_alike(field, [v[:, :1, :1] for v in values], samples, 0)
+    _check_alike(field, values, samples, 1, 2)
     offsets = _offsets([v.numel() for v in values])
     return {
         field: torch.cat([v.reshape(-1) for v in values]),
@@ -142,18 +142,20 @@ def _offsets(lengths: list[int]) -> torch.Tensor:
     return torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int64))
 
 
-def _check_alike(field: str, values: list[torch.Tensor], samples: Sequence[Sample], axis: int) -> None:
-    """Raise BatchError unless the values differ along one axis at most."""
+def _check_alike(field: str, values: list[torch.Tensor], samples: Sequence[Sample], *axes: int) -> None:
+    """Raise BatchError unless the values differ along these axes at most."""
 
     def rest(value: torch.Tensor) -> tuple[Any, ...]:
         shape = list(value.shape)
-        shape[axis] = 0
+        for axis in axes:
+            shape[axis] = 0
         return (value.dtype, *shape)
 
+    free = "length" if len(axes) == 1 else "size"
     for value, sample in zip(values, samples, strict=True):
         if rest(value) != rest(values[0]):
             raise BatchError(
-                f"values of a batch differ in more than their length: {_shape(values[0])} and {_shape(value)}",
+                f"values of a batch differ in more than their {free}: {_shape(values[0])} and {_shape(value)}",
                 key=sample["__key__"],
                 field=field,
                 hint="make them equal in transform=, or give collate=",

@@ -21,7 +21,7 @@ from shardwriter.aggregate import SIZE, HistogramTable
 from ..errors import PlanError
 from .budgets import MOST_SAMPLES, CostBudget, PixelBudget
 from .costs import capped_bounds
-from .groups import Groups, Scale, group_counts, needed_histogram
+from .groups import Groups, Scale, cell_samples, group_counts, needed_histogram
 from .joining import join
 from .statistics import Statistics
 
@@ -32,10 +32,6 @@ _MOST_SIDES: Final = 1024
 """Sides of buckets that are tried each way; with more steps than that they are multiples of a multiple."""
 _UNEVEN: Final = 4.0
 """What stays free of a budget counts as so many times what images lose: it makes ranks wait."""
-_SHORT: Final = 0.25
-"""What a short batch costs, in batches: a step in which others may wait."""
-_RARE: Final = 4.0
-"""So many times their share of the batches is it worth to bring samples into batches that are too few for one."""
 
 Floats = NDArray[np.float64]
 
@@ -44,10 +40,10 @@ def make_groups(budget: PixelBudget | CostBudget, statistics: Statistics, lanes:
     """The groups for a budget whose batches are padded or cut to one shape.  Raises PlanError."""
     name = SIZE if isinstance(budget, PixelBudget) else budget.column
     table = needed_histogram(statistics, name)
-    samples = table.counts.sum(axis=0, dtype=np.int64)
+    samples = cell_samples(table.counts)
     used = samples > 0
+    counts = table.counts
     table = table._replace(cells=table.cells[used], bounds=table.bounds[used])
-    counts = table.counts if used.all() else np.asarray(table.counts)[:, used]
     check_values(table.cells, table.bounds, samples[used], name)
     if isinstance(budget, CostBudget):
         labels, capacity, shapes = _padded(table.bounds[:, 1], samples[used], budget.max_cost, len(counts), lanes)
@@ -59,9 +55,11 @@ def make_groups(budget: PixelBudget | CostBudget, statistics: Statistics, lanes:
     else:
         labels, capacity, shapes = _made(budget, table, samples[used], len(counts), lanes)
     of_cell = labels.astype(np.int16)
-    return Groups(
-        capacity, shapes, group_counts(counts, of_cell, len(capacity)), Scale(name, table.shift), table.cells, of_cell
-    )
+    of_every = np.full(len(used), -1, dtype=np.int16)
+    of_every[used] = of_cell
+    grouped = group_counts(counts, of_every, len(capacity))
+    capacity = even(capacity, grouped.sum(axis=0, dtype=np.int64))
+    return Groups(capacity, shapes, grouped, Scale(name, table.shift), table.cells, of_cell)
 
 
 def check_values(cells: NDArray[Any], bounds: Floats, samples: NDArray[Any], name: str) -> None:
@@ -85,7 +83,7 @@ def _most_groups(shards: int) -> int:
 
 
 def _left(lanes: int) -> float:
-    """Batches' worth of samples that a group leaves over: half a short batch, and, far less dear, the pool."""
+    """What one more group costs, in batches: half of one is not filled, and more is pooled at the ends of the lanes."""
     return 0.5 + lanes / 16
 
 
@@ -96,6 +94,17 @@ def room(bounds: Floats, most: float) -> Floats:
     return np.asarray(np.maximum(1, n - (n * cost > most)), dtype=np.float64)
 
 
+def even(capacity: NDArray[np.int64], samples: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Capacities at which as many batches hold nearly all samples of a group, rather than all but one being full.
+
+    >>> even(np.array([100, 100, 4]), np.array([290, 7, 101])).tolist()
+    [96, 7, 4]
+    """
+    batches = np.maximum(1, -(-samples // capacity))
+    fewer = np.maximum(1, samples // batches)
+    return np.where(samples // fewer == batches, fewer, capacity)
+
+
 def _padded(
     bounds: Floats, samples: NDArray[Any], most: float, shards: int, lanes: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[tuple[float, ...], ...]]:
@@ -103,8 +112,7 @@ def _padded(
     bounds = np.maximum(bounds, 0.0)
 
     def price(n: Floats, sizes: Floats) -> Floats:
-        batches = n[:, 0] / room(sizes, most)
-        return np.asarray(batches + np.minimum(_left(lanes), _RARE * batches) + _SHORT)
+        return np.asarray(n[:, 0] / room(sizes, most) + _left(lanes), dtype=np.float64)
 
     labels = join(samples[:, None], bounds, price, np.maximum, most=_most_groups(shards))
     joined = np.array([bounds[labels == g].max(axis=0) for g in range(labels.max(initial=-1) + 1)])
@@ -142,8 +150,7 @@ def _made(
         area, held = np.prod(shape, axis=1), room(shape, most)
         lost = n[:, 0] - n[:, 1] * area
         free = n[:, 0] * (1 - held * area / most)
-        left = np.minimum(_left(lanes) * held, n[:, 0])
-        return np.asarray(lost + _UNEVEN * free + left + _SHORT * usual, dtype=np.float64)
+        return np.asarray(lost + _UNEVEN * free + _left(lanes) * usual, dtype=np.float64)
 
     # In terms of samples: half of an image's pixels lost is half a sample lost, and so is half of what is left over.
     counts = np.stack([samples, samples / np.prod(wanted, axis=1)], axis=1)

@@ -117,8 +117,9 @@ class CostBudget:
                samples of similar cost.  False: it costs the sum, and holds any that fill it (packing)
     oversize   what happens to a sample over the budget: "alone", "skip" or "error", as for PixelBudget
 
-    Arrays of one field that differ in their last dimension only, such as waveforms [channels, frames], are padded with
-    zeros in a batch, and `<field>.lengths` int64 [n] holds their lengths.
+    Arrays of one field that differ in their length only are padded with zeros in a batch, and `<field>.lengths` int64
+    [n] holds their lengths.  Those of audio fields count along the last dimension (waveforms [channels, frames]), all
+    others along the first (features [frames, dims], tokens [n]).
     """
 
     column: str

@@ -77,9 +77,10 @@ class Costs:
 
 def capped_bounds(table: HistogramTable, longest: int | None) -> Floats:
     """(height, width) that no image of a cell exceeds, [g, 2], once those above `longest` are scaled down to it."""
-    least, greatest = table.bounds[:, 0, ::-1], table.bounds[:, 1, ::-1]
     if longest is None:
-        return np.asarray(greatest, dtype=np.float64)
+        return np.asarray(table.bounds[:, 1, ::-1], dtype=np.float64)
+    sides: Floats = np.maximum(table.bounds[:, :, ::-1], 1.0)  # unknown sizes are 0, which has no ratio
+    least, greatest = sides[:, 0], sides[:, 1]
     row = (table.cells.astype(np.int64) - 1) // (64 * SIZE_STEPS) << table.shift
     span = ASPECT_OCTAVES * SIZE_STEPS
     narrow, wide = edge(row - span, SIZE_STEPS), edge(row - span + (1 << table.shift), SIZE_STEPS)

@@ -11,7 +11,7 @@ same cells.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.aggregate import SIZE, HistogramTable, size_cells, value_cells
+from shardwriter.open import let_go
 
 from ..errors import IndexMismatch, PlanError
 from .statistics import Statistics
@@ -97,6 +98,23 @@ class Groups:
         return state.hexdigest()[:16]
 
 
+def pieces(counts: NDArray[Any], entries: int = 1 << 20) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """Some rows of counts [shards, g] at a time, so that those of a mapped index need not all be in memory."""
+    step = max(1, entries // max(1, counts.shape[1]))
+    for low in range(0, len(counts), step):
+        rows = counts[low : low + step]
+        yield slice(low, low + len(rows)), rows
+        let_go(rows)
+
+
+def cell_samples(counts: NDArray[Any]) -> NDArray[np.int64]:
+    """[g]: samples of each cell, over all shards."""
+    total = np.zeros(counts.shape[1], dtype=np.int64)
+    for _, rows in pieces(counts):
+        total += rows.sum(axis=0, dtype=np.int64)
+    return total
+
+
 def group_counts(counts: NDArray[Any], group_of_cell: NDArray[Any], groups: int) -> NDArray[np.int32]:
     """[shards, groups] from the counts of cells [shards, g], a part of the shards at a time."""
     out = np.zeros((len(counts), groups), dtype=np.int32)
@@ -106,10 +124,8 @@ def group_counts(counts: NDArray[Any], group_of_cell: NDArray[Any], groups: int)
         return out
     sorted_groups = group_of_cell[order]
     edges = np.flatnonzero(np.diff(sorted_groups, prepend=-1))
-    step = max(1, (1 << 22) // counts.shape[1])
-    for low in range(0, len(counts), step):
-        part = np.asarray(counts[low : low + step])[:, order]
-        out[low : low + step, sorted_groups[edges]] = np.add.reduceat(part, edges, axis=1, dtype=np.int32)
+    for where, rows in pieces(counts):
+        out[where, sorted_groups[edges]] = np.add.reduceat(rows[:, order], edges, axis=1, dtype=np.int32)
     return out
 
 
@@ -125,7 +141,8 @@ def needed_histogram(statistics: Statistics, name: str) -> HistogramTable:
     if found is None:
         empty = np.zeros((len(statistics.counts), 0), np.uint16)
         return HistogramTable(np.zeros(0, np.uint32), empty, np.zeros((0, 2, 2 if name == SIZE else 1)))
-    uncounted = np.flatnonzero(found.counts.sum(axis=1, dtype=np.int64) != statistics.counts)
+    counted = [rows.sum(axis=1, dtype=np.int64) for _, rows in pieces(found.counts)]
+    uncounted = np.flatnonzero(np.concatenate([*counted, np.zeros(0, np.int64)]) != statistics.counts)
     if len(uncounted):
         raise PlanError(
             f"the index has no {what} for {len(uncounted):,} of {len(statistics.counts):,} shards, the first of them "

@@ -108,7 +108,10 @@ def costs_of(groups: Groups | Packing | None) -> NDArray[np.int64] | None:
         return None
     if isinstance(groups, Packing):
         return groups.bins + groups.alone
-    return np.asarray((groups.counts * ((1 << 24) // groups.capacity)).sum(axis=1), dtype=np.int64)
+    total = np.zeros(len(groups.counts), dtype=np.int64)
+    for column, each in zip(groups.counts.T, ((1 << 24) // groups.capacity).tolist(), strict=True):
+        total += column.astype(np.int64) * each
+    return total
 
 
 def checked(counts: Any) -> NDArray[np.int64]:

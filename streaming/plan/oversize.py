@@ -18,7 +18,7 @@ from ..errors import PlanError
 from .budgets import CostBudget, PixelBudget
 from .chosen import Chosen
 from .costs import Costs
-from .groups import needed_histogram
+from .groups import needed_histogram, pieces
 from .statistics import Statistics
 
 
@@ -55,7 +55,8 @@ def settle(budget: PixelBudget | CostBudget, statistics: Statistics) -> Settled:
     suspect = costs.bounds(table) > costs.most
     if not suspect.any():
         return Settled(statistics, 0, none)
-    shards = np.flatnonzero(np.asarray(table.counts)[:, suspect].any(axis=1)).tolist()
+    suspects = [where.start + np.flatnonzero(rows[:, suspect].any(axis=1)) for where, rows in pieces(table.counts)]
+    shards = np.concatenate(suspects).tolist()
     within = Within(costs)
     alone = none.copy()
     for shard in shards:

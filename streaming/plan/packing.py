@@ -29,11 +29,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.aggregate import HistogramTable
+from shardwriter.open import let_go
 
 from .buckets import check_values
 from .budgets import CostBudget, PixelBudget
 from .costs import Costs
-from .groups import needed_histogram
+from .groups import cell_samples, needed_histogram, pieces
 from .statistics import Statistics
 
 UNIT_BINS: Final = 64
@@ -79,11 +80,11 @@ def make_packing(budget: PixelBudget | CostBudget, statistics: Statistics, over:
     """
     costs = Costs.of(budget)
     table = needed_histogram(statistics, costs.column)
-    samples = table.counts.sum(axis=0, dtype=np.int64)
+    samples = cell_samples(table.counts)
     used = samples > 0
-    table = table._replace(cells=table.cells[used], bounds=table.bounds[used], counts=np.asarray(table.counts)[:, used])
-    check_values(table.cells, table.bounds, samples[used], costs.column)
-    greatest = np.minimum(costs.bounds(table), costs.most)
+    check_values(table.cells[used], table.bounds[used], samples[used], costs.column)
+    greatest = np.zeros(len(used), dtype=np.int64)  # cells that no sample is in bound nothing
+    greatest[used] = np.minimum(costs.bounds(_part(table, used)), costs.most)
     if costs.longest is None:
         sums = _sums(statistics, costs, table) - over * costs.most
         rows = np.flatnonzero(over)  # what a sample costs beyond the budget is nothing to share out
@@ -91,6 +92,11 @@ def make_packing(budget: PixelBudget | CostBudget, statistics: Statistics, over:
     else:
         sums = _weighted(table.counts, greatest) - over * costs.most
     return _divided(costs, table.counts, greatest, sums, statistics.counts, over)
+
+
+def _part(table: HistogramTable, cells: NDArray[np.bool_]) -> HistogramTable:
+    """Some cells of a histogram, without their counts."""
+    return table._replace(cells=table.cells[cells], bounds=table.bounds[cells], counts=table.counts[:0])
 
 
 def _sums(statistics: Statistics, costs: Costs, table: HistogramTable) -> Ints:
@@ -105,9 +111,8 @@ def _sums(statistics: Statistics, costs: Costs, table: HistogramTable) -> Ints:
 def _weighted(counts: NDArray[Any], weights: NDArray[Any]) -> Ints:
     """Counts [shards, g] times weights [g], a part of the shards at a time."""
     out = np.zeros(len(counts), dtype=np.int64)
-    step = max(1, (1 << 21) // max(1, counts.shape[1]))
-    for low in range(0, len(counts), step):
-        out[low : low + step] = (counts[low : low + step] * weights.astype(np.int64)).sum(axis=1)
+    for where, rows in pieces(counts):
+        out[where] = (rows * weights.astype(np.int64)).sum(axis=1)
     return out
 
 
@@ -132,6 +137,7 @@ def _divided(
         rows = np.add.reduceat(
             counts[low * unit : (low + step) * unit], edges[part] - low * unit, axis=0, dtype=np.int64
         )
+        let_go(counts[low * unit : (low + step) * unit])
         bins[part] = _least_bins(rows[:, order], greatest[order], exact[part], alone[part], costs.most)
     return Packing(costs, unit, np.clip(bins, np.minimum(rest, 1), rest), alone)
 

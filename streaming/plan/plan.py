@@ -167,7 +167,7 @@ class Plan:
 
     @cached_property
     def samples(self) -> int:
-        """Samples of the dataset; of an epoch, for a mix by sample."""
+        """Samples of the dataset: of all sources together, for a mix."""
         return int(self.counts.sum())
 
     @property
@@ -296,6 +296,7 @@ class Plan:
             "where": self.where,
             "mix": self.mix.order_key if self.mix is not None else None,
             "sources": [high - low for low, high in self.sources] or None,
+            "passes": list(self.mixture.sizes) if isinstance(self.mixture, BatchMixture) else None,
         }
         return {
             "order": ORDER_VERSION,
@@ -340,5 +341,7 @@ class Plan:
         """
         if self.lanes == 1 and self.shuffle is None and self.groups is None and self.mix is None:
             return None
+        if self.mix is not None:  # passes begin anywhere in an epoch, so readers meet in the lanes of a source
+            return good_workers(1, self.world_size)
         apart = math.gcd(self.lanes, self.together) if isinstance(self.groups, Groups) else self.lanes
         return good_workers(apart, self.world_size)

@@ -14,7 +14,7 @@ from plans import pixel_budgets, sized
 
 from streaming import CostBudget, PixelBudget, Plan, PlanError
 from streaming.plan import ColumnStatistics, Groups
-from streaming.plan.buckets import MOST_GROUPS, fill, make_groups
+from streaming.plan.buckets import MOST_GROUPS, even, fill, make_groups
 from streaming.plan.costs import capped
 
 Sizes = NDArray[np.int64]
@@ -36,13 +36,14 @@ def by_group(groups: Groups, statistics: ColumnStatistics) -> list[Sizes]:
 
 
 def check_counts(groups: Groups, statistics: ColumnStatistics, most: float) -> None:
-    """Every sample is counted in its group, and a full batch holds as many as fit."""
+    """Every sample is counted in its group; a full batch holds as many as fit, or fewer to fill all alike."""
     for shard in range(len(statistics.counts)):
         found = np.bincount(groups.of(statistics.columns(shard)), minlength=len(groups))
         assert found.tolist() == groups.counts[shard].tolist()
-    for n, shape in zip(groups.capacity.tolist(), groups.shapes, strict=True):
-        assert n * math.prod(shape) <= most or n == 1
-        assert (n + 1) * math.prod(shape) > most or n == 1 << 16
+    for n, samples, shape in zip(groups.capacity.tolist(), groups.samples.tolist(), groups.shapes, strict=True):
+        fit = next(n for n in range(1 << 16, 0, -1) if n * math.prod(shape) <= most or n == 1)
+        assert n <= fit
+        assert n == fit or samples // n == -(-samples // fit)
     assert (groups.samples > 0).all()
 
 
@@ -109,6 +110,19 @@ def test_bounds_of_costs_hold_every_sample(column: str, most: float, data: st.Da
         columns = statistics.columns(shard)
         bounds = np.array([shape[0] for shape in groups.shapes] or [0.0])
         assert (columns[column] <= bounds[groups.of(columns)]).all()
+
+
+@given(st.integers(1, 500), st.integers(1, 3000))
+def test_batches_are_filled_alike(fit: int, samples: int) -> None:
+    """As many full batches as there were with a short one, and fewer samples left than there are batches."""
+    n = int(even(np.array([fit]), np.array([samples]))[0])
+    batches = -(-samples // fit)
+    assert 1 <= n <= fit
+    if n < fit:
+        assert samples // n == batches
+        assert samples % n < batches
+    elif samples % fit and samples // batches:
+        assert samples // (samples // batches) != batches or samples // batches == fit
 
 
 @pytest.mark.parametrize("size", [(224, 224), (640, 480), (100, 3000)])
