@@ -30,6 +30,8 @@ MOST_COUNTS: Final = 1 << 23
 """Groups, and counts of groups over all shards, that a plan makes by itself."""
 _MOST_SIDES: Final = 1024
 """Sides of buckets that are tried each way; with more steps than that they are multiples of a multiple."""
+_NEXT_TO_NOTHING: Final = 3
+"""Thousandths of a dataset that short batches may hold, and ranks be kept even by them."""
 _UNEVEN: Final = 4.0
 """What stays free of a budget counts as so many times what images lose: it makes ranks wait."""
 
@@ -99,10 +101,14 @@ def even(capacity: NDArray[np.int64], samples: NDArray[np.int64]) -> NDArray[np.
 
     >>> even(np.array([100, 100, 4]), np.array([290, 7, 101])).tolist()
     [96, 7, 4]
+
+    Of a large dataset, whose short batches hold next to nothing of it, only such groups are changed as stay full.
     """
     batches = np.maximum(1, -(-samples // capacity))
     fewer = np.maximum(1, samples // batches)
-    return np.where(samples // fewer == batches, fewer, capacity)
+    few = int((samples % capacity).sum()) * 1000 <= _NEXT_TO_NOTHING * int(samples.sum())
+    possible = (samples // fewer == batches) & (np.logical_not(few) | (200 * fewer >= 199 * capacity))
+    return np.where(possible, fewer, capacity)
 
 
 def _padded(

@@ -121,8 +121,14 @@ def test_batches_are_filled_alike(fit: int, samples: int) -> None:
     if n < fit:
         assert samples // n == batches
         assert samples % n < batches
-    elif samples % fit and samples // batches:
-        assert samples // (samples // batches) != batches or samples // batches == fit
+
+
+def test_a_large_dataset_keeps_its_batches_full() -> None:
+    """Where short batches hold next to nothing, a group that could not fill its batches leaves them short."""
+    fit = np.array([100, 100, 100])
+    assert even(fit, np.array([1_000_090, 150, 10_090])).tolist() == [100, 100, 100]
+    assert even(np.array([400, 100]), np.array([399 * 50, 1_000_000])).tolist() == [399, 100]
+    assert even(fit, np.array([90, 150, 190])).tolist() == [90, 75, 95]
 
 
 @pytest.mark.parametrize("size", [(224, 224), (640, 480), (100, 3000)])
