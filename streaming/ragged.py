@@ -8,9 +8,9 @@
 (torch.Size([6600]), [0, 3600, 6600], [torch.Size([3, 40, 30]), torch.Size([3, 20, 50])])
 
 With `images`, arrays of three dimensions [c, h, w] are handled so: `<field>.sizes` int64 [n, 2] holds (height, width).
-Without, arrays of one and two dimensions are, along one axis: the last for the fields of `last` (waveforms [channels,
-frames]), the first for others (features [frames, dims], tokens [n]); `<field>.lengths` int64 [n] holds the lengths
-there.  All other values are collated as in any batch.
+Without, arrays of one and two dimensions are, along one axis: the last for the fields of `last`, named in whole or by
+their last part (waveforms [channels, frames]), the first for others (features [frames, dims], tokens [n]);
+`<field>.lengths` int64 [n] holds the lengths there.  All other values are collated as in any batch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def padded(
     def join(field: str, values: list[torch.Tensor]) -> dict[str, Any]:
         if images:
             return _padded_images(field, values, samples, limit)
-        return _padded_arrays(field, values, samples, -1 if field in last else 0)
+        return _padded_arrays(field, values, samples, _axis(field, last))
 
     return _joined(samples, join, (3,) if images else (1, 2))
 
@@ -56,7 +56,7 @@ def packed(
     def join(field: str, values: list[torch.Tensor]) -> dict[str, Any]:
         if images:
             return _packed_images(field, values, samples, limit)
-        axis = -1 if field in last else 0
+        axis = _axis(field, last)
         lengths = [v.shape[axis] for v in values]
         _check_alike(field, values, samples, axis)
         return {field: torch.cat(values, dim=axis), f"{field}.offsets": _offsets(lengths)}
@@ -98,6 +98,11 @@ def _joined(samples: Sequence[Sample], join: Join, dimensions: tuple[int, ...]) 
             values.append(value)
         found |= join(field, values)
     return found
+
+
+def _axis(field: str, last: Collection[str]) -> int:
+    """Along which axis arrays of a field differ; "wav" in `last` also means "left.wav"."""
+    return -1 if field in last or field.rpartition(".")[2] in last else 0
 
 
 def _padded_images(
