@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwriter.aggregate import (
     MAX_CELLS,
     SIZE,
+    HistogramTable,
     aggregate,
     coarse,
     combine,
     size_cells,
     size_histogram,
+    stack,
     value_cells,
     value_histogram,
 )
@@ -24,8 +28,8 @@ SIZES = st.lists(st.tuples(st.integers(0, 70_000), st.integers(0, 70_000)), min_
 VALUES = st.lists(st.integers(-(1 << 40), 1 << 40), min_size=1, max_size=30)
 
 
-def columns(sizes: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
-    width, height = np.array(sizes, "<i4").T
+def columns(sizes: list[tuple[int, int]]) -> tuple[Any, Any]:
+    width, height = np.array(sizes, "<i4").reshape(-1, 2).T
     return width, height
 
 
@@ -151,3 +155,70 @@ def test_many_cells_are_joined() -> None:
     assert cells[at].tolist() == ids.tolist()
     assert (np.stack([width, height], 1) <= bounds[at, 1]).all()
     assert (np.stack([width, height], 1) >= bounds[at, 0]).all()
+
+
+ROWS = st.lists(st.none() | st.just([]) | st.lists(st.tuples(*[st.integers(0, 5000)] * 2), max_size=8), max_size=5)
+"""Sizes in each shard of a dataset; None for a shard without any histogram."""
+
+
+@given(st.lists(st.none() | ROWS, max_size=4), st.data())
+def test_stacked_tables(datasets: list[list[list[tuple[int, int]] | None] | None], data: st.DataObject) -> None:
+    """The table over some shards of several datasets, in any order, has the counts of each of these shards and bounds
+    that hold for their samples; a dataset without a histogram has rows of zeros.
+    """
+    tables, shards = [], []
+    for dataset in datasets:
+        histograms = [None if s is None else size_histogram(*columns(s)) for s in dataset or []]
+        rows = data.draw(st.permutations(range(len(histograms))))[: data.draw(st.integers(0, 5))]
+        tables.append((None if dataset is None else combine(histograms, sizes=True), np.array(rows, np.int64)))
+        shards += [(dataset or [])[row] or [] for row in rows]
+    cells, counts, bounds, shift = stack(tables, sizes=True)
+    assert shift == 0
+    assert counts.shape == (len(shards), len(cells))
+    assert bounds.shape == (len(cells), 2, 2)
+    assert (np.diff(cells.astype("i8")) > 0).all()
+    for row, sizes in zip(counts, shards, strict=True):
+        wanted = np.zeros(len(cells), int)
+        for size in sizes:
+            at = int(np.searchsorted(cells, size_cells(*columns([size])))[0])
+            wanted[at] += 1
+            assert (bounds[at, 0] <= size).all()
+            assert (bounds[at, 1] >= size).all()
+        assert row.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("sizes", [True, False])
+def test_tables_of_several_scales_are_stacked_on_the_coarsest(sizes: bool) -> None:
+    """Where one of the tables has its cells joined, those of the others are joined likewise, and none is lost."""
+    rng = np.random.default_rng(0)
+
+    def table(low: float, high: float, count: int) -> tuple[HistogramTable, Any]:
+        values = np.exp2(rng.uniform(low, high, (2, count)))
+        found = size_histogram(*values.astype("<i4")) if sizes else value_histogram(values[0])
+        return combine([found], sizes=sizes), values
+
+    fine, few = table(5, 6, 20)
+    rough, many = table(3, 13, 20_000) if sizes else table(-150, 150, 20_000)
+    assert fine.shift == 0 < rough.shift
+    found = stack([(fine, np.array([0])), (None, np.array([0, 1])), (rough, np.array([0, 0]))], sizes=sizes)
+    assert found.shift == rough.shift
+    assert found.counts.sum(axis=1).tolist() == [20, 0, 0, 20_000, 20_000]
+    for row, values in ((0, few), (3, many), (4, many)):
+        pair = values.astype("<i4") if sizes else values[:1]
+        ids = size_cells(pair[0], pair[1], found.shift) if sizes else value_cells(pair[0], found.shift)
+        at = np.searchsorted(found.cells, ids)
+        assert found.cells[at].tolist() == ids.tolist()
+        assert found.counts[row].tolist() == np.bincount(at, minlength=len(found.cells)).tolist()
+        assert (found.bounds[at, 0] <= pair.T).all()
+        assert (found.bounds[at, 1] >= pair.T).all()
+
+
+def test_nothing_to_stack() -> None:
+    """No table at all, and tables without a cell, give a table without a cell, of as many rows as were asked for."""
+    for sizes, dimensions in ((True, 2), (False, 1)):
+        empty = combine([None, None], sizes=sizes)
+        for tables, rows in (([], 0), ([(None, np.arange(3))], 3), ([(empty, np.array([1])), (None, np.arange(1))], 2)):
+            found = stack(tables, sizes=sizes)
+            assert found.counts.shape == (rows, 0)
+            assert found.bounds.shape == (0, 2, dimensions)
+            assert found.cells.dtype == np.uint32

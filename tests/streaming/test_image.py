@@ -15,7 +15,8 @@ from PIL import Image, ImageOps
 
 from shardwriter.probe import probe
 from streaming import DecodeError
-from streaming.image import Framing, cover, decode_image
+from streaming.image import Framing, cover, decode_image, shrink
+from streaming.plan.costs import capped
 
 Pixels = NDArray[np.uint8]
 ORIENTATION = 0x0112
@@ -321,3 +322,72 @@ def test_size_is_that_of_the_upright_picture() -> None:
     out = decode_image(data, Framing((32, 16)))
     assert out.shape == (3, 32, 16)
     assert torch.equal(out, cover(decode_image(data), 32, 16))
+
+
+PLACES = st.floats(0, 1, exclude_max=True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SIDES, SIDES, SIDES, SIDES, PLACES, PLACES)
+def test_a_crop_may_lie_anywhere(h: int, w: int, height: int, width: int, down: float, across: float) -> None:
+    """Wherever it lies, a crop is what scaling that box gives; it is as large as at the centre and inside the picture,
+    and moves along one side at most.
+    """
+    pixels = np.random.default_rng(0).integers(0, 256, (h, w, 3), dtype=np.uint8)
+    image = torch.from_numpy(pixels).permute(2, 0, 1)
+    out = to_pixels(cover(image, height, width, at=(down, across)))
+    assert out.shape == (height, width, 3)
+    scale = min(h / height, w / width)
+    box_h, box_w = max(1, min(h, round(height * scale))), max(1, min(w, round(width * scale)))
+    assert box_h == h or box_w == w
+    boxes = []
+    for top in {max(0, min(h - box_h, round((h - box_h + 1) * down) + d)) for d in (-1, 0, 1)}:
+        for left in {max(0, min(w - box_w, round((w - box_w + 1) * across) + d)) for d in (-1, 0, 1)}:
+            crop = Image.fromarray(pixels).crop((left, top, left + box_w, top + box_h))
+            boxes.append(np.asarray(crop.resize((width, height), Image.Resampling.BILINEAR)))
+    assert min(np.abs(out.astype(int) - box).max() for box in boxes) <= 2
+
+
+def test_each_place_of_a_crop_is_as_likely() -> None:
+    """The places of a crop, from the first to the last, have equal parts of 0 to 1 each; 0.5 is the centre."""
+    row = torch.arange(11, dtype=torch.uint8).repeat(3, 4, 1)
+    parts = np.arange(800) / 800 + 1 / 1600
+    lefts = [int(cover(row, 4, 4, at=(0.5, across))[0, 0, 0]) for across in parts]
+    assert np.bincount(lefts).tolist() == [100] * 8
+    tops = [int(cover(row.transpose(1, 2), 4, 4, at=(down, 0.5))[0, 0, 0]) for down in parts]
+    assert tops == lefts
+    assert cover(row, 4, 4, at=(0, 0))[0, 0].tolist() == [0, 1, 2, 3]
+    assert cover(row, 4, 4, at=(1, 1))[0, 0].tolist() == [7, 8, 9, 10]
+    assert torch.equal(cover(row, 4, 5), row[:, :, 3:8])
+
+
+@settings(max_examples=60, deadline=None)
+@given(SIDES, SIDES, st.integers(1, 100))
+def test_pictures_shrink_to_what_plans_count(h: int, w: int, longest: int) -> None:
+    """A picture above `longest` is scaled to the very size with which plans count it; others are not touched."""
+    pixels = np.random.default_rng(0).integers(0, 256, (h, w, 3), dtype=np.uint8)
+    image = torch.from_numpy(pixels).permute(2, 0, 1)
+    out = shrink(image, longest)
+    height, width = (int(side[0]) for side in capped(np.array([h]), np.array([w]), longest))
+    assert out.shape == (3, height, width)
+    assert max(height, width) == min(longest, max(h, w))
+    assert out.dtype == torch.uint8
+    if max(h, w) <= longest:
+        assert out is image
+    expected = np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR))
+    assert np.abs(to_pixels(out).astype(int) - expected).max() <= 2
+
+
+def test_decoding_frames_upright_pictures() -> None:
+    """Crops and the longest side are those of the picture as it is seen; without either it keeps its size."""
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    data = _saved(Image.fromarray(_photo(40, 80)), "JPEG", exif=exif)
+    whole = decode_image(data)
+    assert torch.equal(decode_image(data, Framing()), whole)
+    assert torch.equal(decode_image(data, Framing(longest=20)), shrink(whole, 20))
+    assert decode_image(data, Framing(longest=20)).shape == (3, 20, 10)
+    assert torch.equal(decode_image(data, Framing(longest=100)), whole)
+    for at in ((0.0, 0.0), (0.9, 0.1)):
+        assert torch.equal(decode_image(data, Framing((40, 40), at=at)), cover(whole, 40, 40, at=at))
+    assert not torch.equal(decode_image(data, Framing((40, 40), at=(0, 0))), cover(whole, 40, 40))

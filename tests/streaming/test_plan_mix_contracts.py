@@ -290,25 +290,27 @@ def test_positions_may_be_asked_for_in_any_order(by: str, kind: str, data: st.Da
         assert list(zip(refs.shards.tolist(), refs.indices.tolist(), strict=True)) == sequence[position]
 
 
+CHECKS = [
+    test_an_epoch_takes_its_part_of_the_passes,
+    test_the_order_is_the_same_on_any_layout,
+    test_every_rank_has_the_same_number_of_steps_in_each_epoch,
+    test_each_epoch_takes_what_was_promised,
+    test_the_tail_is_what_the_report_says,
+    test_no_batch_is_over_its_budget,
+    test_a_run_resumes_from_every_position,
+    test_equal_fingerprints_are_equal_orders,
+]
+
+
 @pytest.mark.slow
 @each_kind
-def test_many_more_plans(by: str, kind: str) -> None:
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("test_"))
+def test_many_more_plans(check: Any, by: str, kind: str) -> None:
     """All of this holds for many more plans of each kind."""
-    checks: list[Any] = [
-        test_an_epoch_takes_its_part_of_the_passes,
-        test_the_order_is_the_same_on_any_layout,
-        test_every_rank_has_the_same_number_of_steps_in_each_epoch,
-        test_each_epoch_takes_what_was_promised,
-        test_the_tail_is_what_the_report_says,
-        test_no_batch_is_over_its_budget,
-        test_a_run_resumes_from_every_position,
-        test_equal_fingerprints_are_equal_orders,
-    ]
-    for check in checks:
 
-        @given(st.data())
-        @settings(max_examples=60)
-        def many(data: st.DataObject, check: Any = check) -> None:
-            check.hypothesis.inner_test(by, kind, data)
+    @given(st.data())
+    @settings(max_examples=50)
+    def many(data: st.DataObject) -> None:
+        check.hypothesis.inner_test(by, kind, data)
 
-        many()
+    many()
