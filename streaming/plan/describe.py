@@ -75,6 +75,8 @@ def describe_tail(plan: Plan, epoch: int = 0) -> str:
     tail = plan.tail_report(epoch)
     share = f"({100 * tail.dropped_samples / max(1, plan.samples):.2f} %)"
     if plan.tail == "drop":
+        if plan.mix is not None:  # an epoch may hold less than the dataset, or more
+            return f'tail "drop": {number(tail.dropped_samples, "sample")} left out each epoch'
         left_out = f"{tail.dropped_samples:,} of {number(plan.samples, 'sample')}"
         return f'tail "drop": {left_out} left out each epoch {share}'
     if plan.tail == "pad":

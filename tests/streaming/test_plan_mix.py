@@ -167,6 +167,11 @@ def test_the_report_tells_the_shares() -> None:
     assert "mixed by sample, an epoch takes of its 2 sources: 700 (70.0 %), 300 (30.0 %)" in str(plan)
     assert plan.good_workers() == [1]
     assert on_ranks(plan, 2).good_workers() == []
+    more = Plan.make(
+        np.array([3, 30]), batch=FixedBatch(10), tail="drop", mix=Mix({"a": 1, "b": 1}, length=399), sources=[1, 1],
+        world_size=16,
+    )  # fmt: skip
+    assert 'tail "drop": 79 samples left out each epoch' in str(more)
 
 
 @given(st.lists(st.just(0.0) | st.floats(0.001, 1e6), min_size=1, max_size=8).filter(any), st.integers(0, 5000))
