@@ -163,8 +163,7 @@ def check(dataset: StreamingDataset, alone: Plan, before: Seen, after: Seen, sto
         ),
         f"epoch {last}: {len(had):,} samples before the stop + {len(got):,} after + {len(dropped):,} dropped by the "
         f"tail = {len(everything):,}, none twice": (
-            len(had) + len(got) == len(set(had) | set(got))
-            and len(dropped) == alone.tail_report(last).dropped_samples
+            len(had) + len(got) == len(set(had) | set(got)) and len(dropped) == alone.tail_report(last).dropped_samples
         ),
     }
     say("checks", *(f"{'ok  ' if passed else 'FAIL'}  {text}" for text, passed in checks.items()))
