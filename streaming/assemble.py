@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 
+from shardwriter.errors import ShardError
 from shardwriter.kinds import AUDIO_FIELDS
 
 from .batch import collate as default_collate
@@ -28,6 +29,9 @@ from .plan import CostBudget, FixedBatch, Groups, PixelBudget, Plan, SampleRefs,
 from .plan.chosen import originals
 from .ragged import packed, padded
 
+_TRIES: Final = 64
+"""Batches that are tried in place of one whose samples were all skipped."""
+
 Collate = Callable[[Sequence[dict[str, Any]]], Any]
 
 
@@ -37,6 +41,8 @@ class Unit(NamedTuple):
     steps: list[int]
     repeats: list[bool]
     refs: SampleRefs
+    position: int
+    """Position whose samples are the first of them."""
     group: int
     """Which group of similar samples it is of, in a plan with a budget."""
     padded: bool
@@ -57,7 +63,8 @@ def units(plan: Plan, epoch: int, share: Share, turns: int, most: int) -> Iterat
         refs = cursor.samples(sources)
         refs = SampleRefs(refs.shards, originals(plan.statistics, refs.shards, refs.indices))
         group = cursor.bucket(int(sources[0])) if plan.batch else 0
-        yield Unit(share.steps(these).tolist(), (positions >= plan.total).tolist(), refs, group, again)
+        first = int(sources[0])
+        yield Unit(share.steps(these).tolist(), (positions >= plan.total).tolist(), refs, first, group, again)
         done, size = done + len(these), min(most, 2 * size)
 
 
@@ -94,6 +101,7 @@ class Assembler:
     maker: SampleMaker
     collate: Collate
     framings: Sequence[Framing | None]
+    epoch: int
 
     def __call__(self, unit: Unit) -> tuple[Unit, list[Any], list[Exception]]:
         """The unit with its items, and the errors of what was skipped."""
@@ -105,16 +113,32 @@ class Assembler:
                         sample["__repeat__"] = again
             return unit, list(samples), list(errors)
         whole = [s for s in samples if s is not None]
+        again = unit.repeats[0] or not whole
         if not whole:
-            raise BatchError("every sample of a batch was skipped").at(
-                key=errors[0].key, shard=errors[0].shard
-            ) from errors[0]
+            whole = self._others(unit, errors)
         for sample in whole:
             sample.pop("__url__", None)
         batch = guarded(self.collate, whole)
         if isinstance(batch, dict):
-            if self.plan.tail == "pad":
-                batch["__repeat__"] = torch.full((len(whole),), unit.repeats[0])
+            if self.plan.tail == "pad" or self.maker.on_error == "skip":
+                batch["__repeat__"] = torch.full((len(whole),), again)
             if self.maker.on_error == "skip":
                 batch["__skipped__"] = [error.key for error in errors]
         return unit, [batch], list(errors)
+
+    def _others(self, unit: Unit, errors: Sequence[ShardError]) -> list[dict[str, Any]]:
+        """Samples of the next batch that has any, where all of one were skipped: every rank must take the step.
+
+        Raises BatchError where none of the next few has.
+        """
+        cursor = self.plan.epoch(self.epoch).cursor()  # of its own: the other belongs to the consumer's thread
+        for more in range(1, min(_TRIES, self.plan.total)):
+            position = (unit.position + more) % self.plan.total
+            refs = cursor.samples(np.array([position]))
+            refs = SampleRefs(refs.shards, originals(self.plan.statistics, refs.shards, refs.indices))
+            samples, _ = self.maker.samples(refs, self.framings[cursor.bucket(position)])
+            whole = [s for s in samples if s is not None]
+            if whole:
+                return whole
+        first = errors[0]
+        raise BatchError("every sample of a batch was skipped").at(key=first.key, shard=first.shard) from first

@@ -83,6 +83,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
     of n (for padded and packed batches see streaming.ragged); `__key__` is there always, and `__state__` is the state
     to save to go on behind this batch.
     With tail="pad", `__repeat__` bool [n] tells what came before; single samples have it only where some are repeated.
+    With on_error="skip" it is there too: a batch whose samples were all skipped is replaced by another, given again.
 
     Each iteration is the next epoch; `set_epoch` and `load_state_dict` say where the next one starts.  Works in the
     trainer's process, under torch's DataLoader (batch_size=None), torchdata's StatefulDataLoader and StreamingLoader.
@@ -296,7 +297,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
                 fetcher, self._choice, Decoders(self._decode), self._transform, generators, self._on_error, crops
             )
             collate = self._collate or collate_for(self.plan, self._choice)
-            assembler = Assembler(self.plan, maker, collate, framings(self.plan))
+            assembler = Assembler(self.plan, maker, collate, framings(self.plan), epoch)
             most = RUN if self._decode is not False else RAW_RUN
             count = self._thread_count(threads, share.workers, copying=maker.plain and self.catalog.local)
             planned = units(self.plan, epoch, share, turns, most)

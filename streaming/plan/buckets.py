@@ -149,14 +149,17 @@ def _made(
     step, most = budget.multiple, budget.max_pixels
     wanted = _wanted(budget, table)
     inside = _Shapes(step, most, int(wanted.max(initial=1)))
-    usual = most * samples.sum() / math.fsum((samples * np.prod(wanted, axis=1)).tolist()) if len(samples) else 0.0
+    pixels = math.fsum((samples * np.prod(wanted, axis=1)).tolist())
+    # What a group leaves over, in samples; of a small dataset, which has few batches, not more than a few samples.
+    usual = most * float(samples.sum()) / pixels if len(samples) else 0.0
+    another = min(_left(lanes) * usual, float(samples.sum()) / 32)
 
-    def price(n: Floats, sizes: Floats) -> Floats:
-        shape = inside.best(sizes)
+    def price(n: Floats, bounds: Floats) -> Floats:
+        shape = inside.best(bounds)
         area, held = np.prod(shape, axis=1), room(shape, most)
         lost = n[:, 0] - n[:, 1] * area
         free = n[:, 0] * (1 - held * area / most)
-        return np.asarray(lost + _UNEVEN * free + _left(lanes) * usual, dtype=np.float64)
+        return np.asarray(lost + _UNEVEN * free + another, dtype=np.float64)
 
     # In terms of samples: half of an image's pixels lost is half a sample lost, and so is half of what is left over.
     counts = np.stack([samples, samples / np.prod(wanted, axis=1)], axis=1)

@@ -12,6 +12,7 @@ from .batching import FixedBatch
 from .buckets import fill
 from .budgets import CostBudget, PixelBudget
 from .groups import Groups
+from .mixed import BatchMixture
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -41,7 +42,10 @@ def _mix(plan: Plan) -> str:
     taken = [int(q) for q in found.taken] if found is not None else []
     by = plan.mix.by if plan.mix is not None else "sample"
     shares = ", ".join(f"{n:,} ({100 * n / max(1, sum(taken)):.1f} %)" for n in taken)
-    return f"mixed by {by}, an epoch takes of its {number(len(taken), 'source')}: {shares}"
+    short = ""
+    if isinstance(found, BatchMixture) and found.dropped:
+        short = f"; each pass leaves out {number(found.dropped, 'sample')} in short batches"
+    return f"mixed by {by}, an epoch takes of its {number(len(taken), 'source')}: {shares}{short}"
 
 
 def _short(plan: Plan) -> str:
@@ -90,7 +94,8 @@ def _workers(plan: Plan) -> str:
     if good is None:
         return "workers per rank that read no byte twice: any (each micro-batch is one run of the dataset)"
     if good:
-        return f"workers per rank that read no byte twice: {', '.join(map(str, good))}"
+        twice = "no byte" if plan.kinds == 1 else "few bytes"  # groups have runs of batches, and a rest that all share
+        return f"workers per rank that read {twice} twice: {', '.join(map(str, good))}"
     lanes, ranks = number(plan.lanes, "lane"), number(plan.world_size, "rank")
     return f"readers share lanes ({lanes}, {ranks}) and read ranges of the same shards"
 

@@ -63,7 +63,8 @@ class Mix:
     @property
     def order_key(self) -> list[Any]:
         """What of this decides the order; where the sources lie is no part of it."""
-        return [[float(w) for w in self.weights.values()], self.by, self.length]
+        total = math.fsum(self.weights.values())
+        return [[w / total for w in self.weights.values()], self.by, self.length]
 
     def __repr__(self) -> str:
         by = f", by={self.by!r}" if self.by != "sample" else ""

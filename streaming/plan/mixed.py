@@ -64,6 +64,11 @@ class BatchMixture:
         return self.quota
 
     @property
+    def dropped(self) -> int:
+        """Samples in the short batches that a pass over each source leaves out, all sources together."""
+        return sum(p.short_samples for p, size in zip(self.plans, self.sizes, strict=True) if size < p.total)
+
+    @property
     def first_groups(self) -> list[int]:
         """Which number the first group of each source has, among those of all."""
         sizes = [max(1, p.kinds) for p in self.plans]

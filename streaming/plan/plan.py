@@ -176,6 +176,13 @@ class Plan:
         return len(self.groups) if isinstance(self.groups, Groups) else 1
 
     @property
+    def short_samples(self) -> int:
+        """Samples of an epoch's short micro-batches, without a mix."""
+        if isinstance(self.groups, Groups):
+            return int((self.groups.samples % self.groups.capacity).sum())
+        return 0 if self.groups is not None else self.samples % fixed_size(self.batch)
+
+    @property
     def full(self) -> int:
         """Full micro-batches of an epoch.  It does not depend on the lanes, since what is left in them is pooled."""
         if self.mixture is not None:
@@ -251,7 +258,7 @@ class Plan:
         """The order of a source of a mix by sample in one of its passes."""
         low, high = self.sources[source]
         counts = self.counts[low:high]
-        lanes = min(self.lanes, choose(None, counts, self.batch, self.shuffle))
+        lanes = min(self.lanes, choose(None, counts, self.batch, self.shuffle)) if self.shuffle else self.lanes
         order = Order(counts, shuffle=self.shuffle, seed=self._seed_of(source), epoch=number, lanes=lanes)
         if not isinstance(self.groups, Groups):
             return EpochPlan(order, pieces)

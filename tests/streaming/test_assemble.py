@@ -171,8 +171,8 @@ def run(plan: Plan, samples: Any, *, repeats: list[bool], padded: bool = False, 
     """What an assembler makes of some samples."""
     maker: Any = Maker(samples, options.pop("on_error", "raise"))
     refs = SampleRefs(np.zeros(len(samples), np.int64), np.arange(len(samples)))
-    unit = Unit(list(range(len(repeats))), repeats, refs, options.pop("group", 0), padded)
-    assembler = Assembler(plan, maker, options.pop("collate", collate), options.pop("framings", [None]))
+    unit = Unit(list(range(len(repeats))), repeats, refs, 0, options.pop("group", 0), padded)
+    assembler = Assembler(plan, maker, options.pop("collate", collate), options.pop("framings", [None]), 0)
     found, items, errors = assembler(unit)
     assert found is unit
     return items, errors, maker

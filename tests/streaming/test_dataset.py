@@ -277,11 +277,21 @@ def test_skipping_has_a_limit(tmp_path: Path) -> None:
 
 
 def test_batches_of_which_nothing_is_left(tmp_path: Path) -> None:
-    """A batch of which each sample is skipped is an error, since leaving it out would make ranks unequal."""
+    """Where each sample of a batch is skipped, the next batch comes in its place, flagged, and ranks stay in step.
+
+    A dataset of which nothing can be read is an error.
+    """
     folder = _damaged(tmp_path / "data", bad=(4, 5, 6, 7))
+    for rank in (0, 1):
+        batches = list(_open(folder, batch=FixedBatch(2), on_error="skip", rank=rank, world_size=2))
+        assert [b["__repeat__"].tolist() for b in batches] == [[False] * 2, [True] * 2, [False] * 2]
+        assert [b["__skipped__"] for b in batches] == [[], [["04", "05"], ["06", "07"]][rank], []]
+        assert numbers(batches)[1] == [8, 9]
+        assert numbers(batches)[::2] == [[[0, 1], [8, 9]], [[2, 3], [10, 11]]][rank]
+    nothing = _damaged(tmp_path / "none", bad=tuple(range(12)))
     with pytest.raises(BatchError, match="every sample of a batch was skipped") as caught:
-        list(_open(folder, batch=FixedBatch(4), on_error="skip"))
-    assert caught.value.key == "04"
+        list(_open(nothing, batch=FixedBatch(4), on_error="skip"))
+    assert caught.value.key == "00"
 
 
 def test_skipping_covers_fields_and_transforms(small: str) -> None:

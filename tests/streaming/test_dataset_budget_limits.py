@@ -131,13 +131,14 @@ def test_damaged_images(tmp_path: Path, mode: str, caplog: pytest.LogCaptureFixt
     dataset = open_budget(source, PixelBudget(9000, **options), on_error="skip")
     batches = list(dataset)
     assert len(batches) == len(dataset)
-    assert sorted(numbers_of(batches)) == sorted(set(range(40)) - set(bad))
+    fresh = [batch for batch in batches if not batch["__repeat__"].any()]  # others replace a batch without any
+    assert sorted(numbers_of(fresh)) == sorted(set(range(40)) - set(bad))
     assert sorted(name for batch in batches for name in batch["__skipped__"]) == [key(n) for n in bad]
     assert dataset.skips.count == len(bad)
     assert all(key(n) in caplog.text for n in bad)
-    for batch in batches:
-        batch.pop("__skipped__")
-    check_batches(dataset, batches, samples)
+    for batch in fresh:
+        del batch["__skipped__"], batch["__repeat__"]
+    check_batches(dataset, fresh, samples)
     with pytest.raises(TooManySkipped, match="more than 2"):
         list(open_budget(source, PixelBudget(9000, **options), on_error="skip", skip_limit=2))
 
