@@ -12,10 +12,7 @@ import mmap
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Final
 
 from .errors import FormatError, IndexMismatch, ObjectNotFound, ShardError
 from .format import INDEX_SUFFIX, MANIFEST, PARTIAL, Buffer
@@ -81,20 +78,6 @@ def _mapped(path: Path) -> memoryview:
     with open(path, "rb") as file:
         # Arrays that are views of the map keep it open, and it ends with the last of them.
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-
-def let_go(array: NDArray[Any]) -> None:
-    """Give back the memory that holds an array of a mapped index; what is read again comes from the file again."""
-    owner: Any = array
-    while isinstance(owner, np.ndarray):
-        owner = owner.base
-    if isinstance(owner, memoryview):
-        owner = owner.obj
-    if not isinstance(owner, mmap.mmap) or not array.size or not array.flags.c_contiguous:
-        return
-    first = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
-    start = first // mmap.PAGESIZE * mmap.PAGESIZE
-    owner.madvise(mmap.MADV_DONTNEED, start, first + array.nbytes - start)
 
 
 def _checksum(buffer: Buffer) -> Callable[[memoryview], int]:

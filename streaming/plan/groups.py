@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.aggregate import SIZE, HistogramTable, size_cells, value_cells
-from shardwriter.open import let_go
+from shardwriter.mapped import let_go
 
 from ..errors import IndexMismatch, PlanError
 from .statistics import Statistics

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.aggregate import HistogramTable
-from shardwriter.open import let_go
+from shardwriter.mapped import let_go
 
 from .buckets import check_values
 from .budgets import CostBudget, PixelBudget

@@ -41,7 +41,9 @@ def check_counts(groups: Groups, statistics: ColumnStatistics, most: float) -> N
         found = np.bincount(groups.of(statistics.columns(shard)), minlength=len(groups))
         assert found.tolist() == groups.counts[shard].tolist()
     for n, samples, shape in zip(groups.capacity.tolist(), groups.samples.tolist(), groups.shapes, strict=True):
-        fit = next(n for n in range(1 << 16, 0, -1) if n * math.prod(shape) <= most or n == 1)
+        cost = math.prod(shape)
+        fit = max(1, min(1 << 16, int(most / cost) if cost else 1 << 16))
+        fit -= fit > 1 and fit * cost > most
         assert n <= fit
         assert n == fit or samples // n == -(-samples // fit)
     assert (groups.samples > 0).all()
