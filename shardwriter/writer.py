@@ -36,7 +36,8 @@ class Report:
 
     def __str__(self) -> str:
         rate = f"{self.samples / self.seconds:,.0f} samples/s" if self.seconds else ""
-        text = f"{self.samples:,} samples in {self.shards:,} shards, {self.bytes:,} bytes, {self.seconds:.1f} s, {rate}"
+        shards = f"{self.shards:,} shard{'' if self.shards == 1 else 's'}"
+        text = f"{self.samples:,} samples in {shards}, {self.bytes:,} bytes, {self.seconds:.1f} s, {rate}"
         if not self.samples:
             text = "no samples: an empty dataset of 0 shards"
         skipped = ", ".join(f"{n:,} {reason}" for reason, n in self.skipped.items())

@@ -17,10 +17,11 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +35,12 @@ from shardwriter.store import Store, join_url, open_store
 from shardwriter.table import Manifest, ShardTable
 
 from .errors import DatasetNotFound
+from .plan.recent import Recent
 from .source import Listing, Source, list_shards, shards_below
 
 log = logging.getLogger("shardstream")
+FETCHED: Final = 32 << 20
+"""Bytes, about, of fetched sidecars that stay in memory."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,27 @@ class Part:
     index: Store
     manifest: Manifest
     rows: NDArray[np.int64]
+
+
+class _Fetched:
+    """Tables that were fetched last; safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._tables: Recent[int, ShardTable] = Recent(1, spare=FETCHED)
+        self._lock = Lock()
+
+    def get(self, shard: int, fetch: Callable[[], ShardTable]) -> ShardTable:
+        """The table of a shard, fetched where it is not there."""
+        with self._lock:
+            found = self._tables.get(shard)
+        if found is None:
+            found = fetch()
+            with self._lock:
+                self._tables.put(shard, found, weight=found.starts.nbytes * (2 + 2 * len(found.fields)))
+        return found
+
+    def __reduce__(self) -> tuple[type[_Fetched], tuple[()]]:
+        return _Fetched, ()
 
 
 class Catalog:
@@ -60,6 +85,7 @@ class Catalog:
         )
         """[shards]: samples of each shard."""
         self._columns = sorted({name for p in parts for name in p.manifest.totals})
+        self._fetched = _Fetched()
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -114,7 +140,7 @@ class Catalog:
     def __getstate__(self) -> dict[str, Any]:
         # Sums and histograms are for planning; worker processes, which get a copy of the catalog, do not plan.
         lean = [replace(p, manifest=replace(p.manifest, totals={}, histograms={})) for p in self._parts]
-        return self.__dict__ | {"_parts": tuple(lean)}
+        return self.__dict__ | {"_parts": tuple(lean), "_fetched": _Fetched()}
 
     def _find(self, shard: int) -> tuple[Part, int]:
         which = int(np.searchsorted(self._starts, shard, side="right")) - 1
@@ -134,7 +160,10 @@ class Catalog:
     def table(self, shard: int) -> ShardTable:
         """The sidecar of a shard.  Raises IndexMismatch where it does not fit the manifest, naming both numbers."""
         part, row = self._find(shard)
-        return load_table(part.index, part.manifest, row)
+        if part.index.path is not None:
+            return load_table(part.index, part.manifest, row)
+        # Plans and readers ask for the same ones; a mapped file needs no second reading, one from afar does.
+        return self._fetched.get(shard, lambda: load_table(part.index, part.manifest, row))
 
 
 def open_mix(

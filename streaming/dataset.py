@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from torch.utils.data import IterableDataset, get_worker_info
@@ -48,6 +49,8 @@ RUN: Final = 64
 """Single samples that one unit of work holds when they are decoded; RAW_RUN when they are not."""
 RAW_RUN: Final = 128
 MAX_THREADS: Final = 16
+SIDECARS: Final = 16
+"""Sidecars that are read at a time where all of them are asked for."""
 
 
 class StreamingDataset(IterableDataset[dict[str, Any]]):
@@ -130,7 +133,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
             self.catalog, shards = open_mix(names, index=index, options=storage_options, salvage=salvage)
         else:
             self.catalog = open_catalog(source, index=index, options=storage_options, salvage=salvage)
-        chosen = Chosen(self.catalog, Where(where)) if where is not None else None
+        chosen = self._choose(where) if where is not None else None
         known = chosen or (self.catalog if isinstance(batch, PixelBudget | CostBudget) else self.catalog.counts)
         self.plan = Plan.make(
             known,
@@ -165,6 +168,10 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         self._done: tuple[int, Share, int] | None = None
         """Epoch, share and steps done: a state is made of them when it is asked for, not for each sample."""
         self._report()
+
+    def _choose(self, where: str) -> Chosen:
+        with ThreadPoolExecutor(SIDECARS, thread_name_prefix="shardstream-index") as pool:
+            return Chosen(self.catalog, Where(where), run=pool.map)
 
     def _report(self) -> None:
         """Say before the first batch what the tail will do; refuse an epoch that would have no batch at all."""

@@ -18,6 +18,7 @@ from shardwriter.aggregate import SIZE, Aggregates, HistogramTable, aggregate, c
 
 from .statistics import Statistics
 
+Looked = tuple[int, Aggregates]
 Keep = Callable[[Mapping[str, NDArray[Any]]], NDArray[np.bool_]]
 _KEPT: Final = 256
 """Shards whose list of chosen samples stays in memory."""
@@ -26,23 +27,33 @@ _KEPT: Final = 256
 class Chosen:
     """The samples of `base` for which `keep(columns)`, a truth value for each, holds.
 
-    The shards of `only` are looked at, one after the other (all of them, where it is None); of others all samples stay.
+    The shards of `only` are looked at (all of them, where it is None); of others all samples stay.  `run` does that for
+    each, like `map`: one after the other, or in a pool of threads where their columns come from afar.
     """
 
-    def __init__(self, base: Statistics, keep: Keep, *, only: Iterable[int] | None = None) -> None:
+    def __init__(
+        self,
+        base: Statistics,
+        keep: Keep,
+        *,
+        only: Iterable[int] | None = None,
+        run: Callable[[Callable[[int], Looked], Iterable[int]], Iterable[Looked]] = map,
+    ) -> None:
         self.base = base
         self._keep = keep
         self._all = only is None
         self.counts: NDArray[np.int64] = base.counts.copy()
         self._aggregates: dict[int, Aggregates] = {}
         self._known: OrderedDict[int, NDArray[np.int64]] = OrderedDict()
-        looked_at = range(len(self.counts)) if only is None else only
+        looked_at = range(len(self.counts)) if only is None else sorted(only)
         self._looked_at = frozenset(looked_at)
-        for shard in looked_at:
-            columns = base.columns(shard)
-            mask = keep(columns)
-            self.counts[shard] = int(mask.sum())
-            self._aggregates[shard] = aggregate({name: values[mask] for name, values in columns.items()})
+        for shard, (count, aggregates) in zip(looked_at, run(self._look_at, looked_at), strict=True):
+            self.counts[shard], self._aggregates[shard] = count, aggregates
+
+    def _look_at(self, shard: int) -> Looked:
+        columns = self.base.columns(shard)
+        mask = self._keep(columns)
+        return int(mask.sum()), aggregate({name: values[mask] for name, values in columns.items()})
 
     def __getstate__(self) -> dict[str, Any]:
         # Sums and histograms are for planning, which worker processes do not do.

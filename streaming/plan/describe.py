@@ -71,7 +71,7 @@ def _budget(plan: Plan) -> list[str]:
 def describe_oversize(plan: Plan) -> str:
     """What happens to samples over the budget."""
     done = "left out" if getattr(plan.batch, "oversize", "alone") == "skip" else "each in a batch of its own"
-    return f"{number(plan.oversize, 'sample')} over the budget by themselves: {done}"
+    return f"{number(plan.oversize, 'sample')} over the budget: {done}"
 
 
 def describe_tail(plan: Plan, epoch: int = 0) -> str:

@@ -35,8 +35,8 @@ class Recent(Generic[K, V]):
 
     def put(self, key: K, value: V, *, weight: int) -> V:
         """Keep a new entry, and let go of those used least lately; gives the entry."""
+        self._weight += weight - self._entries.pop(key, (value, 0))[1]
         self._entries[key] = value, weight
-        self._weight += weight
         while len(self._entries) > self._least and self._weight > self._spare:
             self._weight -= self._entries.popitem(last=False)[1][1]
         return value

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +14,12 @@ from reading import write_numbered
 
 from shardwriter import ShardWriter
 from shardwriter.aggregate import size_cells, value_cells
+from shardwriter.open import load_table
+from shardwriter.table import ShardTable
 from streaming import DatasetNotFound
 from streaming.catalog import Catalog, open_catalog, open_mix
+from streaming.plan import Chosen
+from streaming.plan.where import Where
 from streaming.source import Source
 
 
@@ -126,3 +133,32 @@ def test_the_indexes_of_a_mix_lie_apart(tmp_path: Path, cache: Path, caplog: pyt
         assert sum("had no index" in r.getMessage() for r in caplog.records) == lines
     assert not cache.exists() or not (cache / "index").exists()
     assert sorted(p.name for p in (tmp_path / "elsewhere").iterdir()) == ["source-0", "source-1"]
+
+
+def test_sidecars_from_afar_are_fetched_once(
+    measured: tuple[Path, Path], s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan that asks for columns and a reader that asks for spans share one reading, also from many threads; a copy
+    in another process starts anew.
+    """
+    url = s3.bucket("columns") + "/set"
+    with ShardWriter(url, max_samples=2, storage_options=s3.options) as writer:
+        for i in range(6):
+            writer.write({"__key__": str(i), "txt": "x"}, columns={"tokens": i})
+    read: list[int] = []
+
+    def load(store: Any, manifest: Any, row: int) -> ShardTable:
+        read.append(row)
+        return load_table(store, manifest, row)
+
+    monkeypatch.setattr("streaming.catalog.load_table", load)
+    catalog = open_catalog(url, options=s3.options)
+    assert [catalog.columns(shard)["tokens"].tolist() for shard in range(3)] == [[0, 1], [2, 3], [4, 5]]
+    with ThreadPoolExecutor(4) as pool:
+        assert [t.key(0) for t in pool.map(catalog.table, [0, 1, 2] * 10)] == ["0", "2", "4"] * 10
+    assert read == [0, 1, 2]
+    chosen = Chosen(catalog, Where("tokens % 2 == 1"), run=ThreadPoolExecutor(2).map)
+    assert chosen.counts.tolist() == [1, 1, 1]
+    assert open_catalog(measured[0]).table(0) is not open_catalog(measured[0]).table(0)
+    assert len(read) == 5
+    assert pickle.loads(pickle.dumps(catalog))._fetched.get(7, lambda: catalog.table(0)).key(0) == "0"

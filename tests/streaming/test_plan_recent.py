@@ -46,3 +46,12 @@ def test_light_entries_are_kept_beyond_the_number() -> None:
     for i in range(500):
         recent.put(i, -i, weight=10)
     assert [recent.get(i) for i in range(500)] == [-i for i in range(500)]
+
+
+def test_an_entry_that_is_put_again_counts_once() -> None:
+    """As where two threads fetch the same."""
+    recent: Recent[str, int] = Recent(1, spare=10)
+    for i in range(50):
+        recent.put("a", i, weight=5)
+    recent.put("b", 0, weight=5)
+    assert (recent.get("a"), recent.get("b")) == (49, 0)
