@@ -193,17 +193,16 @@ def combine(histograms: Sequence[Histogram | None], *, sizes: bool) -> Histogram
 
 def stack(tables: Sequence[tuple[HistogramTable | None, NDArray[Any]]], *, sizes: bool) -> HistogramTable:
     """One table of the given rows of several, one below the other, on the coarsest of their scales."""
-    present = [table for table, _ in tables if table is not None]
-    shift = max((table.shift for table in present), default=0)
-
-    joined = [coarse(table.cells, shift - table.shift, sizes=sizes) for table in present]
-    cells = np.unique(np.concatenate(joined or [np.zeros(0, np.int64)]))
+    shift = max((table.shift for table, _ in tables if table is not None), default=0)
+    none = np.zeros(0, np.int64)
+    moved = [none if t is None else coarse(t.cells, shift - t.shift, sizes=sizes) for t, _ in tables]
+    cells = np.unique(np.concatenate([none, *moved]))
     counts = np.zeros((sum(len(rows) for _, rows in tables), len(cells)), "<u4")
     bounds = _no_bounds(len(cells), 2 if sizes else 1)
     first = 0
-    for table, rows in tables:
+    for (table, rows), ids in zip(tables, moved, strict=True):
         if table is not None and len(table.cells):
-            at = np.searchsorted(cells, coarse(table.cells, shift - table.shift, sizes=sizes))
+            at = np.searchsorted(cells, ids)
             for i, cell in enumerate(at.tolist()):
                 counts[first : first + len(rows), cell] += np.asarray(table.counts[rows, i], dtype="<u4")
             np.minimum.at(bounds[:, 0], at, table.bounds[:, 0])

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from shardwriter.errors import ShardError
 from shardwriter.kinds import AUDIO_FIELDS
@@ -60,12 +61,17 @@ def units(plan: Plan, epoch: int, share: Share, turns: int, most: int) -> Iterat
         these = np.arange(done, min(done + size, turns))
         positions = share.positions(these)
         sources = positions % plan.total  # a padded epoch starts over, as Plan.source says
-        refs = cursor.samples(sources)
-        refs = SampleRefs(refs.shards, originals(plan.statistics, refs.shards, refs.indices))
+        refs = _samples(plan, cursor, sources)
         group = cursor.bucket(int(sources[0])) if plan.batch else 0
         first = int(sources[0])
         yield Unit(share.steps(these).tolist(), (positions >= plan.total).tolist(), refs, first, group, again)
         done, size = done + len(these), min(most, 2 * size)
+
+
+def _samples(plan: Plan, cursor: Any, positions: NDArray[np.int64]) -> SampleRefs:
+    """The samples of positions, by their numbers in whole shards, also where only some are chosen."""
+    refs = cursor.samples(positions)
+    return SampleRefs(refs.shards, originals(plan.statistics, refs.shards, refs.indices))
 
 
 def framings(plan: Plan) -> list[Framing | None]:
@@ -134,8 +140,7 @@ class Assembler:
         cursor = self.plan.epoch(self.epoch).cursor()  # of its own: the other belongs to the consumer's thread
         for more in range(1, min(_TRIES, self.plan.total)):
             position = (unit.position + more) % self.plan.total
-            refs = cursor.samples(np.array([position]))
-            refs = SampleRefs(refs.shards, originals(self.plan.statistics, refs.shards, refs.indices))
+            refs = _samples(self.plan, cursor, np.array([position]))
             samples, _ = self.maker.samples(refs, self.framings[cursor.bucket(position)])
             whole = [s for s in samples if s is not None]
             if whole:

@@ -39,6 +39,7 @@ from .plan import (
     make_state,
     read_state,
 )
+from .plan.describe import describe_oversize, describe_tail
 from .plan.plan import TOGETHER
 from .plan.state import MAX_EPOCH
 from .plan.where import Where
@@ -184,10 +185,10 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         if self.place.rank:
             return
         if self.plan.oversize:
-            log.warning("%s", self.plan.describe_oversize())
+            log.warning("%s", describe_oversize(self.plan))
         tail = self.plan.tail_report()
         if tail.dropped_samples or tail.repeated_samples:
-            log.warning("%s", self.plan.describe_tail())
+            log.warning("%s", describe_tail(self.plan, tail))
 
     def __len__(self) -> int:
         """Batches (or samples) that this rank yields in a whole epoch, over all its workers together."""

@@ -208,10 +208,8 @@ def cells(plan: Plan) -> Cells:
 
 def limit(plan: Plan) -> float:
     """The budget of a plan, in pixels or in what its column counts."""
-    if isinstance(plan.batch, PixelBudget):
-        return plan.batch.max_pixels
-    if isinstance(plan.batch, CostBudget):
-        return plan.batch.max_cost
+    if isinstance(plan.batch, PixelBudget | CostBudget):
+        return plan.batch.limit
     raise PlanError(f"{plan.batch!r} is no budget")
 
 

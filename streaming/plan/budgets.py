@@ -95,6 +95,16 @@ class PixelBudget:
             raise PlanError(f"{self!r}: one image of {self.multiple} x {self.multiple} is over the budget")
 
     @property
+    def limit(self) -> float:
+        """The most that a batch may cost."""
+        return self.max_pixels
+
+    @property
+    def packs(self) -> bool:
+        """Whether batches are packed."""
+        return self.mode == "pack"
+
+    @property
     def order_key(self) -> str:
         """What of this decides which samples form a batch."""
         return repr(self)
@@ -136,6 +146,16 @@ class CostBudget:
         if not isinstance(self.pad, bool):
             raise PlanError(f"CostBudget(pad={self.pad!r}): True or False")
         _one_of(self, "oversize", Oversize)
+
+    @property
+    def limit(self) -> float:
+        """The most that a batch may cost."""
+        return self.max_cost
+
+    @property
+    def packs(self) -> bool:
+        """Whether batches are packed."""
+        return not self.pad
 
     @property
     def order_key(self) -> str:

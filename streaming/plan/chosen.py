@@ -14,8 +14,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.aggregate import SIZE, Aggregates, HistogramTable, aggregate, combine, size_cells, value_cells
+from shardwriter.aggregate import SIZE, Aggregates, HistogramTable, aggregate, combine
 
+from .groups import Scale
 from .statistics import Statistics
 
 Looked = tuple[int, Aggregates]
@@ -73,11 +74,7 @@ class Chosen:
         return table._replace(counts=counts)
 
     def _row(self, shard: int, name: str, table: HistogramTable) -> NDArray[np.int64]:
-        columns = self.columns(shard)
-        if name == SIZE:
-            ids = size_cells(columns["width"], columns["height"], table.shift)
-        else:
-            ids = value_cells(columns[name], table.shift)
+        ids = Scale(name, table.shift).cells(self.columns(shard))
         return np.bincount(np.searchsorted(table.cells, ids), minlength=len(table.cells))
 
     def sums(self, name: str) -> NDArray[np.float64]:

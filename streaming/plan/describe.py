@@ -15,7 +15,7 @@ from .groups import Groups
 from .mixed import BatchMixture
 
 if TYPE_CHECKING:
-    from .plan import Plan
+    from .plan import Plan, TailReport
 
 
 def describe(plan: Plan) -> str:
@@ -34,7 +34,7 @@ def describe(plan: Plan) -> str:
         lines.append(f"single samples: {steps}")
     else:
         lines.append(f"{number(plan.full, 'full micro-batch')} of {plan.batch}{_short(plan)}: {steps}")
-    return "\n".join([*lines, *_budget(plan), describe_tail(plan), _workers(plan)])
+    return "\n".join([*lines, *_budget(plan), describe_tail(plan, plan.tail_report()), _workers(plan)])
 
 
 def _mix(plan: Plan) -> str:
@@ -59,8 +59,7 @@ def _budget(plan: Plan) -> list[str]:
     lines = []
     if isinstance(plan.groups, Groups) and isinstance(plan.batch, PixelBudget | CostBudget):
         sizes = plan.groups.capacity.tolist()
-        most = plan.batch.max_pixels if isinstance(plan.batch, PixelBudget) else plan.batch.max_cost
-        share = float((fill(plan.groups, most) * plan.groups.samples).sum() / max(1, plan.samples))
+        share = float((fill(plan.groups, plan.batch.limit) * plan.groups.samples).sum() / max(1, plan.samples))
         lines.append(
             f"{number(len(sizes), 'group')} of similar samples, {min(sizes, default=0):,} to "
             f"{max(sizes, default=0):,} in a batch, which take {100 * share:.1f} % of the budget"
@@ -74,9 +73,8 @@ def describe_oversize(plan: Plan) -> str:
     return f"{number(plan.oversize, 'sample')} over the budget: {done}"
 
 
-def describe_tail(plan: Plan, epoch: int = 0) -> str:
-    """What the tail policy does to an epoch."""
-    tail = plan.tail_report(epoch)
+def describe_tail(plan: Plan, tail: TailReport) -> str:
+    """What the tail policy does to an epoch, of which `tail` is the report."""
     share = f"({100 * tail.dropped_samples / max(1, plan.samples):.2f} %)"
     if plan.tail == "drop":
         if plan.mix is not None:  # an epoch may hold less than the dataset, or more

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import IndexMismatch, PlanError
-from .interleave import Runs
+from .interleave import GroupBatches
 from .keys import phases
 from .layout import Turns
 from .order import Order
@@ -38,6 +38,16 @@ class SampleRefs:
 
     def __len__(self) -> int:
         return len(self.shards)
+
+    @classmethod
+    def joined(cls, parts: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> SampleRefs:
+        """The samples of (shards, indices), one part after the other."""
+        found = list(parts)
+        none = [np.zeros(0, np.int64)]
+        return cls(
+            np.concatenate([shards for shards, _ in found] or none).astype(np.int64),
+            np.concatenate([indices for _, indices in found] or none).astype(np.int64),
+        )
 
 
 class Run(NamedTuple):
@@ -82,13 +92,9 @@ class EpochPlan:
         self._turns = [Turns(self._batches[:, group]) for group in range(self.groups)]
         zero = np.zeros((1, self.groups), np.int64)
         self._pool = np.concatenate([zero, np.cumsum(held % self.capacity, axis=0)])
-        samples = held.sum(axis=0)
-        self._full = samples // self.capacity
-        self._merged = Runs(
-            self._full, together, phases(self.groups, order.seed, order.epoch, mixed=not order.in_order)
-        )
-        self._short = np.flatnonzero(samples % self.capacity)
-        self.total = self._merged.total + len(self._short)
+        begin = phases(self.groups, order.seed, order.epoch, mixed=not order.in_order)
+        self._order_of_batches = GroupBatches(held.sum(axis=0), self.capacity, together, begin)
+        self.total = self._order_of_batches.total
         """Positions that hold samples."""
 
     @property
@@ -106,10 +112,7 @@ class EpochPlan:
 
     def _number(self, position: int) -> tuple[int, int]:
         """(group, number among the micro-batches of the group) of a position."""
-        if position < self._merged.total:
-            return self._merged.locate(position)
-        group = int(self._short[position - self._merged.total])
-        return group, int(self._full[group])
+        return self._order_of_batches.locate(position)
 
     def runs(self, position: int) -> list[Run]:
         """Where the samples of a position lie."""
@@ -183,11 +186,7 @@ class Cursor:
 
     def gather(self, runs: Iterable[Run]) -> SampleRefs:
         """The samples of some runs, one run after the other."""
-        parts = [part for run in runs for part in self._run(run)]
-        return SampleRefs(
-            np.concatenate([p[0] for p in parts] or [np.zeros(0, np.int64)]).astype(np.int64),
-            np.concatenate([p[1] for p in parts] or [np.zeros(0, np.int64)]).astype(np.int64),
-        )
+        return SampleRefs.joined(part for run in runs for part in self._run(run))
 
     def bucket(self, position: int) -> int:
         """The group of the samples of a position."""

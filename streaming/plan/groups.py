@@ -23,6 +23,7 @@ from shardwriter.aggregate import SIZE, HistogramTable, size_cells, value_cells
 from shardwriter.mapped import let_go
 
 from ..errors import IndexMismatch, PlanError
+from .interleave import all_batches, full_batches
 from .statistics import Statistics
 
 
@@ -67,15 +68,15 @@ class Groups:
         """[G]: samples of each group."""
         return np.asarray(self.counts.sum(axis=0, dtype=np.int64))
 
-    @property
+    @cached_property
     def full(self) -> int:
-        """Full batches of an epoch; it does not depend on lanes, since what is left in them is pooled."""
-        return int((self.samples // self.capacity).sum())
+        """Full batches of an epoch."""
+        return full_batches(self.samples, self.capacity)
 
-    @property
+    @cached_property
     def total(self) -> int:
-        """Batches of an epoch, the short ones included: one for each group at most."""
-        return int((-(-self.samples // self.capacity)).sum())
+        """Batches of an epoch, the short ones included."""
+        return all_batches(self.samples, self.capacity)
 
     def of(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.int16]:
         """Group of each sample of a shard, [n], from its columns; raises IndexMismatch for one in no cell."""

@@ -89,3 +89,37 @@ class Runs:
             return sequence, number * self._together + inside
         sequence, number = self._rest.locate(place - self._whole.total * self._together)
         return sequence, int(self._in_runs[sequence]) + number
+
+
+class GroupBatches:
+    """The batches of groups with `samples` [g], `capacity` [g] of them in a full one: full ones first, in runs of
+    `together`; then a short one for each group that has a rest.
+
+    >>> batches = GroupBatches(np.array([5, 4]), np.array([2, 4]), 1, np.array([0.5, 0.5]))
+    >>> [batches.locate(p) for p in range(batches.total)]
+    [(0, 0), (1, 0), (0, 1), (0, 2)]
+    """
+
+    def __init__(self, samples: NDArray[Any], capacity: NDArray[Any], together: int, phases: NDArray[Any]) -> None:
+        self._full = samples // capacity
+        self._merged = Runs(self._full, together, phases)
+        self._short = np.flatnonzero(samples % capacity)
+        self.full = self._merged.total
+        self.total = self.full + len(self._short)
+
+    def locate(self, position: int) -> tuple[int, int]:
+        """(group, number among the batches of the group) of a position."""
+        if position < self.full:
+            return self._merged.locate(position)
+        group = int(self._short[position - self.full])
+        return group, int(self._full[group])
+
+
+def full_batches(samples: NDArray[Any], capacity: NDArray[Any]) -> int:
+    """Full batches of all groups; it does not depend on lanes, since what is left in them is pooled."""
+    return int((samples // capacity).sum())
+
+
+def all_batches(samples: NDArray[Any], capacity: NDArray[Any]) -> int:
+    """Batches of all groups, the short ones included: one for each group at most."""
+    return int((-(-samples // capacity)).sum())

@@ -46,11 +46,6 @@ def check_arguments(
         raise PlanError(f"together={together!r}: at least 1 micro-batch of a kind comes at a time")
 
 
-def packs(batch: PixelBudget | CostBudget) -> bool:
-    """Whether batches are packed."""
-    return batch.mode == "pack" if isinstance(batch, PixelBudget) else not batch.pad
-
-
 def fixed_size(batch: Batch | None) -> int:
     """Samples of a full micro-batch; 1 for an un-batched plan."""
     return batch.samples if isinstance(batch, FixedBatch) else 1
@@ -71,7 +66,7 @@ def groups_for(
     """What a budget makes of the samples; None without one."""
     if settled is None or not isinstance(batch, PixelBudget | CostBudget):
         return None
-    if packs(batch):
+    if batch.packs:
         return make_packing(batch, settled.statistics, settled.alone)
     return make_groups(batch, settled.statistics, choose(lanes, settled.statistics.counts, batch, mix))
 

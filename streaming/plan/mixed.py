@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .epoch import Cursor, EpochPlan, SampleRefs
-from .interleave import Interleave, Runs
+from .interleave import GroupBatches, Interleave, Runs, all_batches, full_batches
 from .keys import phases
 from .layout import Tail
 from .mix import Stretch, quotas, stretches
@@ -111,13 +112,12 @@ class MixedBatchCursor:
 
     def samples(self, positions: NDArray[Any]) -> SampleRefs:
         """The samples of some positions, one position after the other."""
-        shards, indices = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        parts = []
         for position in positions.tolist():
             source, number, inside = self.epoch.locate(position)
             refs = self._cursor(source, number).samples(np.array([inside]))
-            shards.append(refs.shards + self.epoch.mixture.starts[source])
-            indices.append(refs.indices)
-        return SampleRefs(np.concatenate(shards), np.concatenate(indices))
+            parts.append((refs.shards + self.epoch.mixture.starts[source], refs.indices))
+        return SampleRefs.joined(parts)
 
     def bucket(self, position: int) -> int:
         """The group of the samples of a position, counted over the groups of all sources."""
@@ -172,20 +172,20 @@ class SampleMixture:
         """Samples that an epoch takes of each source."""
         return [int(n) for n in self.quota.sum(axis=1)]
 
-    @property
+    @cached_property
     def samples(self) -> Ints:
         """[g]: samples of each group in an epoch."""
         return np.asarray(self.quota.sum(axis=0))
 
-    @property
+    @cached_property
     def full(self) -> int:
         """Full batches of an epoch."""
-        return int((self.samples // self.capacity).sum())
+        return full_batches(self.samples, self.capacity)
 
-    @property
+    @cached_property
     def total(self) -> int:
         """Batches of an epoch, the short ones included."""
-        return int((-(-self.samples // self.capacity)).sum())
+        return all_batches(self.samples, self.capacity)
 
     def pieces(self, source: int) -> Ints:
         """[g]: samples of a source in a batch of each group, about."""
@@ -204,20 +204,15 @@ class MixedSamples:
         self.mixture = mixture
         self._epoch = epoch
         samples, groups = mixture.samples, len(mixture.capacity)
-        self._full = samples // mixture.capacity
-        self._merged = Runs(self._full, together, phases(groups, seed, epoch, mixed=mixed))
-        self._short = np.flatnonzero(samples % mixture.capacity)
+        self._batches = GroupBatches(samples, mixture.capacity, together, phases(groups, seed, epoch, mixed=mixed))
         order = phases(len(mixture.starts), seed, epoch, mixed=mixed)
         self._sources = [Interleave(mixture.quota[:, group], order) for group in range(groups)]
-        self.total = self._merged.total + len(self._short)
+        self.total = self._batches.total
         """Positions that hold samples."""
 
     def number(self, position: int) -> tuple[int, int]:
         """(group, number among the batches of the group) of a position."""
-        if position < self._merged.total:
-            return self._merged.locate(position)
-        group = int(self._short[position - self._merged.total])
-        return group, int(self._full[group])
+        return self._batches.locate(position)
 
     def parts(self, position: int) -> list[tuple[int, Stretch]]:
         """(source, samples of its group in one of its passes) that a position is made of."""
@@ -245,15 +240,14 @@ class MixedSampleCursor:
 
     def samples(self, positions: NDArray[Any]) -> SampleRefs:
         """The samples of some positions, one position after the other."""
-        shards, indices = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        parts = []
         for position in positions.tolist():
             group, _ = self.epoch.number(position)
             for source, stretch in self.epoch.parts(position):
                 cursor = self._cursor(source, stretch.number)
                 refs = cursor.gather(cursor.epoch.sample_runs(group, stretch.low, stretch.high))
-                shards.append(refs.shards + self.epoch.mixture.starts[source])
-                indices.append(refs.indices)
-        return SampleRefs(np.concatenate(shards), np.concatenate(indices))
+                parts.append((refs.shards + self.epoch.mixture.starts[source], refs.indices))
+        return SampleRefs.joined(parts)
 
     def bucket(self, position: int) -> int:
         """The group of the samples of a position."""

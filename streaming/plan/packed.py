@@ -67,16 +67,15 @@ class PackedCursor:
 
     def samples(self, positions: NDArray[Any]) -> SampleRefs:
         """The samples of some positions, one position after the other."""
-        shards, indices = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for position in positions.tolist():
-            lane, block, number = self.epoch.locate(position)
-            members, begins = self._packed(lane, block)
-            flat = members[begins[number] : begins[number + 1]]
-            parts, starts = self.epoch.order.block_parts(lane, block)
-            which = np.searchsorted(starts, flat, side="right") - 1
-            shards.append(parts[which])
-            indices.append(flat - starts[which])
-        return SampleRefs(np.concatenate(shards), np.concatenate(indices))
+        return SampleRefs.joined(self._bin(*self.epoch.locate(position)) for position in positions.tolist())
+
+    def _bin(self, lane: int, block: int, number: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """(shards, indices) of the samples of a bin."""
+        members, begins = self._packed(lane, block)
+        flat = members[begins[number] : begins[number + 1]]
+        shards, starts = self.epoch.order.block_parts(lane, block)
+        which = np.searchsorted(starts, flat, side="right") - 1
+        return shards[which], flat - starts[which]
 
     def bucket(self, position: int) -> int:  # noqa: ARG002
         """All bins are of one kind."""

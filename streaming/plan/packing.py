@@ -56,7 +56,7 @@ class Packing:
     bins: Ints
     alone: Ints
 
-    @property
+    @cached_property
     def total(self) -> int:
         """Batches of an epoch."""
         return int(self.bins.sum() + self.alone.sum())

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import PlanError
-from .describe import describe, describe_oversize, describe_tail
+from .describe import describe
 from .epoch import EpochPlan
 from .groups import Groups
 from .keys import words
@@ -331,14 +331,6 @@ class Plan:
 
     def __str__(self) -> str:
         return describe(self)
-
-    def describe_oversize(self) -> str:
-        """What happens to samples over the budget, in words."""
-        return describe_oversize(self)
-
-    def describe_tail(self, epoch: int = 0) -> str:
-        """What the tail policy does to an epoch, in words."""
-        return describe_tail(self, epoch)
 
     def good_workers(self) -> list[int] | None:
         """Worker counts per rank, up to 64, with which no byte is read twice; None where that is so with any.

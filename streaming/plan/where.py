@@ -17,7 +17,7 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any, Final
 
 import numpy as np
@@ -61,7 +61,7 @@ class Where:
     def __post_init__(self) -> None:
         if not isinstance(self.text, str) or not self.text.strip():
             raise PlanError(f"where={self.text!r}", hint="give an expression such as 'width >= 256'")
-        object.__setattr__(self, "names", tuple(sorted(set(_names(self._parse())))))
+        object.__setattr__(self, "names", tuple(sorted(set(_names(self._tree)))))
 
     def __call__(self, columns: Columns) -> NDArray[np.bool_]:
         """Raises PlanError for a column that the shard does not have."""
@@ -74,10 +74,11 @@ class Where:
         with np.errstate(
             divide="ignore", invalid="ignore", over="ignore"
         ):  # x / 0 is inf or nan, which compares as such
-            found = _value(self._parse(), columns)
+            found = _value(self._tree, columns)
         return np.broadcast_to(np.asarray(found, dtype=bool), (n,))
 
-    def _parse(self) -> ast.expr:
+    @cached_property
+    def _tree(self) -> ast.expr:
         try:
             if len(self.text) > _LONGEST:
                 raise ValueError("too long")
