@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from pictures import IMAGE, RATE, Entry, entries, key, read_wav
 
@@ -28,6 +29,7 @@ BUDGETS: dict[str, Budget] = {
     "seconds": CostBudget("seconds", 0.45),
     "tokens packed": CostBudget("tokens", 150, pad=False),
 }
+EVERY = pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
 SAMPLES = entries(90)
 """The samples of the dataset that most tests of budgets read."""
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from ddp_reader import in_step
 from pictures import IMAGE
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -110,14 +111,6 @@ def train(case: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def weights(model: nn.Module) -> list[float]:
     """All that was learnt, as one list."""
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
-
-
-def in_step(value: int) -> None:
-    """Meet the other ranks, and make sure that all of them do the same."""
-    total = torch.tensor([value])
-    dist.all_reduce(total)
-    if int(total) != value * dist.get_world_size():
-        raise SystemExit(f"rank {dist.get_rank()}: the ranks have unequal steps")
 
 
 if __name__ == "__main__":

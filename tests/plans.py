@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -10,7 +12,17 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from streaming.plan import ColumnStatistics, CostBudget, FixedBatch, PixelBudget, Plan, Share, Shuffle
+from streaming.plan import (
+    ColumnStatistics,
+    CostBudget,
+    FixedBatch,
+    PixelBudget,
+    Plan,
+    Share,
+    Shuffle,
+    make_state,
+    read_state,
+)
 from streaming.plan.keys import uniform
 from streaming.plan.layout import TAILS
 
@@ -246,3 +258,44 @@ def reader(plan: Plan, epoch: Any, positions: list[int], run: int) -> dict[int, 
 def expected(plan: Plan, straight: list[list[Sample]], positions: range) -> dict[int, Given]:
     """What should come at some positions; behind the last sample an epoch starts over."""
     return {p: (straight[p % len(straight)], p >= len(straight)) for p in positions}
+
+
+def check_rest(plan: Plan, sequence: list[Any], number: int, start: int, workers: int, run: int = 1) -> None:
+    """All readers of a layout together give exactly the rest of an epoch from a position on."""
+    given = read(plan, plan.epoch(number), workers=workers, start=start, run=run)
+    end = {
+        "drop": max(start, plan.full - (plan.full - start) % plan.world_size),
+        "pad": start + -(-max(0, plan.total - start) // plan.world_size) * plan.world_size,
+        "uneven": plan.total,
+    }[plan.tail]
+    assert given == expected(plan, sequence, range(start, end))
+
+
+def check_resumes(plan: Plan, sequence: list[Any], number: int, second: int, workers: int) -> None:
+    """A state taken after any step of an epoch goes on, on `second` ranks, with exactly the rest."""
+    again = on_ranks(plan, second)
+    for position in range(0, plan.total + plan.world_size, plan.world_size):
+        state = json.loads(json.dumps(make_state(plan.fingerprint(), epoch=number, position=position)))
+        assert read_state(state, again.fingerprint()) == (number, position)
+        check_rest(again, sequence, number, position, workers)
+
+
+def check_in_any_order(plan: Plan, number: int, order: Iterable[int]) -> None:
+    """A cursor that keeps next to nothing gives, whatever it gave before, the samples of a position."""
+    sequence, cursor = straight(plan.epoch(number)), plan.epoch(number).cursor(1)
+    for position in order:
+        refs = cursor.samples(np.array([position]))
+        assert list(zip(refs.shards.tolist(), refs.indices.tolist(), strict=True)) == sequence[position]
+
+
+class Asked(ColumnStatistics):
+    """Columns that note for which shards they were asked."""
+
+    def __init__(self, shards: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__(shards)
+        self.asked: list[int] = []
+
+    def columns(self, shard: int) -> Any:
+        """Columns of one shard."""
+        self.asked.append(shard)
+        return super().columns(shard)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from budgeted import SAMPLES
+from pictures import write
 from reading import write_numbered
 
 
@@ -71,3 +73,16 @@ def _lasting(process: psutil.Process) -> bool:
         return "resource_tracker" in " ".join(process.cmdline())
     except psutil.NoSuchProcess:
         return True
+
+
+@pytest.fixture
+def few_bins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small units and blocks, so that the few samples here are packed in several; in this process only."""
+    monkeypatch.setattr("streaming.plan.packing.UNIT_BINS", 3)
+    monkeypatch.setattr("streaming.plan.making.BLOCK_BINS", 5)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The samples that most tests of budgets read, in 6 shards."""
+    return write(tmp_path_factory.mktemp("budgets") / "data", SAMPLES)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from budgeted import BUDGETS, SAMPLES, Budget, check_batches, cost_of, image_of, numbers_of, open_budget, same
+from budgeted import BUDGETS, EVERY, SAMPLES, Budget, check_batches, cost_of, image_of, numbers_of, open_budget, same
 from pictures import RATE, Entry, enlarge, key, write
 from reading import by_position
 
@@ -16,22 +16,6 @@ from shardwriter import ShardWriter
 from shardwriter.format import INDEX_SUFFIX
 from shardwriter.table import ShardTable
 from streaming import BatchError, CostBudget, IndexMismatch, PixelBudget, PlanError, TooManySkipped
-
-EVERY = pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The samples in 6 shards."""
-    return write(tmp_path_factory.mktemp("budgets") / "data", SAMPLES)
-
-
-@pytest.fixture
-def few_bins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small units and blocks, so that the few samples here are packed in several; in this process only."""
-    monkeypatch.setattr("streaming.plan.packing.UNIT_BINS", 3)
-    monkeypatch.setattr("streaming.plan.making.BLOCK_BINS", 5)
-
 
 # Samples over the budget.
 

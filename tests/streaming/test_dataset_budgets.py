@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from budgeted import BUDGETS, SAMPLES, Budget, check_batches, numbers_of, open_budget, same
+from budgeted import BUDGETS, EVERY, SAMPLES, Budget, check_batches, numbers_of, open_budget, same
 from pictures import entries, write
 from reading import by_position
 from torch.utils.data import DataLoader
@@ -22,21 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker processes:UserWarning"),
     pytest.mark.usefixtures("forkserver"),
 ]
-EVERY = pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
 EACH_MODE = pytest.mark.parametrize("mode", ["random", "longest", "pack", "seconds", "tokens packed"])
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The samples in 6 shards."""
-    return write(tmp_path_factory.mktemp("budgets") / "data", SAMPLES)
-
-
-@pytest.fixture
-def few_bins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small units and blocks, so that the few samples here are packed in several; in this process only."""
-    monkeypatch.setattr("streaming.plan.packing.UNIT_BINS", 3)
-    monkeypatch.setattr("streaming.plan.making.BLOCK_BINS", 5)
 
 
 def test_the_index_knows_what_images_decode_to(source: str) -> None:

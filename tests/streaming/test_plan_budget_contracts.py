@@ -21,6 +21,8 @@ from plans import (
     all_samples,
     budget_plans,
     by_hand_groups,
+    check_in_any_order,
+    check_resumes,
     expected,
     on_ranks,
     read,
@@ -28,7 +30,7 @@ from plans import (
 )
 
 from streaming import CostBudget, PixelBudget, Plan
-from streaming.plan import Groups, make_state, read_state
+from streaming.plan import Groups
 from streaming.plan.chosen import originals
 from streaming.plan.costs import capped
 
@@ -215,17 +217,7 @@ def test_batches_are_full_but_one_of_each_group(mode: str, data: st.DataObject) 
 def test_a_run_resumes_from_every_position(mode: str, data: st.DataObject) -> None:
     """C5: a state taken after any step goes on, on other ranks and workers, with exactly the rest."""
     plan, second, number = data.draw(budget_plans(mode, counts=FEW)), data.draw(RANKS), data.draw(EPOCHS)
-    sequence, again, workers = straight(plan.epoch(number)), on_ranks(plan, second), data.draw(WORKERS)
-    for position in range(0, plan.total + plan.world_size, plan.world_size):
-        state = json.loads(json.dumps(make_state(plan.fingerprint(), epoch=number, position=position)))
-        assert read_state(state, again.fingerprint()) == (number, position)
-        given = read(again, again.epoch(number), workers=workers, start=position)
-        end = {
-            "drop": max(position, plan.full - (plan.full - position) % second),
-            "pad": position + -(-max(0, plan.total - position) // second) * second,
-            "uneven": plan.total,
-        }[plan.tail]
-        assert given == expected(again, sequence, range(position, end))
+    check_resumes(plan, straight(plan.epoch(number)), number, second, data.draw(WORKERS))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -242,10 +234,7 @@ def test_plans_follow_from_their_arguments(mode: str, data: st.DataObject) -> No
     assert again == plan
     assert json.loads(json.dumps(plan.fingerprint())) == plan.fingerprint()
     assert str(plan.samples) in str(plan).replace(",", "")
-    sequence, cursor = straight(plan.epoch(1)), plan.epoch(1).cursor(1)
-    for position in data.draw(st.permutations(range(plan.total)))[:20]:
-        refs = cursor.samples(np.array([position]))
-        assert list(zip(refs.shards.tolist(), refs.indices.tolist(), strict=True)) == sequence[position]
+    check_in_any_order(plan, 1, data.draw(st.permutations(range(plan.total)))[:20])
 
 
 CHECKS = [

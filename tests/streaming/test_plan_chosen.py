@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plans import sized
+from plans import Asked, sized
 
 from shardwriter.aggregate import SIZE
 from streaming import PlanError
@@ -101,16 +101,7 @@ def test_samples_of_several_shards_at_once() -> None:
 
 def test_only_the_shards_that_were_named_are_looked_at() -> None:
     """Others keep all their samples, and their columns are not asked for."""
-
-    class Counting(ColumnStatistics):
-        asked: list[int]
-
-        def columns(self, shard: int) -> Any:
-            self.asked.append(shard)
-            return super().columns(shard)
-
-    base = Counting([{"c": np.arange(n)} for n in (3, 4, 5)])
-    base.asked = []
+    base = Asked([{"c": np.arange(n)} for n in (3, 4, 5)])
     part = Chosen(base, lambda columns: columns["c"] > 1, only=[1])
     part.histogram("c")
     part.sums("c")

@@ -11,7 +11,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plans import EPOCHS, RANKS, SEEDS, WORKERS, all_samples, batch_samples, by_hand, expected, on_ranks, plans, read
+from plans import (
+    EPOCHS,
+    RANKS,
+    SEEDS,
+    WORKERS,
+    all_samples,
+    batch_samples,
+    by_hand,
+    check_rest,
+    expected,
+    on_ranks,
+    plans,
+    read,
+)
 
 from streaming import FixedBatch, Plan, Shuffle, StateMismatch
 from streaming.plan import SampleGenerators, make_state, read_state
@@ -98,16 +111,6 @@ def test_a_run_resumes_from_every_position(
             state = make_state(again.fingerprint(), epoch=number, position=then)
             assert read_state(state, on_ranks(plan, third).fingerprint()) == (number, then)
             check_rest(on_ranks(plan, third), straight, number, then, 5 - workers, run)
-
-
-def check_rest(plan: Plan, straight: list[Any], number: int, start: int, workers: int, run: int) -> None:
-    given = read(plan, plan.epoch(number), workers=workers, start=start, run=run)
-    end = {
-        "drop": max(start, plan.full - (plan.full - start) % plan.world_size),
-        "pad": start + -(-max(0, plan.total - start) // plan.world_size) * plan.world_size,
-        "uneven": plan.total,
-    }[plan.tail]
-    assert given == expected(plan, straight, range(start, end))
 
 
 @given(plans(), st.integers(0, 20), st.integers(1, 5), st.data())

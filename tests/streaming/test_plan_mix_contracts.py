@@ -21,6 +21,8 @@ from plans import (
     RANKS,
     WORKERS,
     Sample,
+    check_in_any_order,
+    check_resumes,
     expected,
     on_ranks,
     read,
@@ -28,7 +30,7 @@ from plans import (
 )
 
 from streaming import CostBudget, PixelBudget, Plan
-from streaming.plan import Groups, make_state, read_state
+from streaming.plan import Groups
 from streaming.plan.costs import capped
 from streaming.plan.layout import TAILS
 from streaming.plan.mixed import BatchMixture
@@ -249,17 +251,7 @@ def test_a_run_resumes_from_every_position(by: str, kind: str, data: st.DataObje
     """C5: a state taken after any step goes on, on other ranks and workers, with exactly the rest."""
     plan, second = data.draw(mixed_plans(by, kind, sources=FEW)), data.draw(RANKS)
     number, workers = data.draw(EPOCHS), data.draw(WORKERS)
-    sequence, again = straight(plan.epoch(number)), on_ranks(plan, second)
-    for position in range(0, plan.total + plan.world_size, plan.world_size):
-        state = json.loads(json.dumps(make_state(plan.fingerprint(), epoch=number, position=position)))
-        assert read_state(state, again.fingerprint()) == (number, position)
-        given = read(again, again.epoch(number), workers=workers, start=position)
-        end = {
-            "drop": max(position, plan.full - (plan.full - position) % second),
-            "pad": position + -(-max(0, plan.total - position) // second) * second,
-            "uneven": plan.total,
-        }[plan.tail]
-        assert given == expected(again, sequence, range(position, end))
+    check_resumes(plan, straight(plan.epoch(number)), number, second, workers)
 
 
 @each_kind
@@ -284,10 +276,7 @@ def test_equal_fingerprints_are_equal_orders(by: str, kind: str, data: st.DataOb
 def test_positions_may_be_asked_for_in_any_order(by: str, kind: str, data: st.DataObject) -> None:
     """A cursor that keeps next to nothing gives, whatever it gave before, the samples of a position."""
     plan, number = data.draw(mixed_plans(by, kind)), data.draw(EPOCHS)
-    sequence, cursor = straight(plan.epoch(number)), plan.epoch(number).cursor(1)
-    for position in data.draw(st.permutations(range(plan.total)))[:20]:
-        refs = cursor.samples(np.array([position]))
-        assert list(zip(refs.shards.tolist(), refs.indices.tolist(), strict=True)) == sequence[position]
+    check_in_any_order(plan, number, data.draw(st.permutations(range(plan.total)))[:20])
 
 
 CHECKS = [

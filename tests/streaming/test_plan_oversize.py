@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plans import budget_plans, sized
+from plans import Asked, budget_plans, sized
 
 from streaming import CostBudget, PixelBudget, Plan, PlanError
 from streaming.plan import Chosen, ColumnStatistics
@@ -94,17 +94,8 @@ def test_images_count_as_they_are_scaled() -> None:
 
 def test_only_shards_that_may_hold_some_are_read() -> None:
     """The histogram says which; where it says none, nothing is read."""
-
-    class Counting(ColumnStatistics):
-        asked: list[int]
-
-        def columns(self, shard: int) -> Any:
-            self.asked.append(shard)
-            return super().columns(shard)
-
     for most, wanted in [(50, {0, 3}), (49, {0, 3}), (70, set()), (4, {0, 2, 3})]:
-        statistics = Counting([{"tokens": np.array(row, dtype=np.int64)} for row in TOKENS])
-        statistics.asked = []
+        statistics = Asked([{"tokens": np.array(row, dtype=np.int64)} for row in TOKENS])
         settle(CostBudget("tokens", most), statistics)
         assert set(statistics.asked) <= wanted
 
