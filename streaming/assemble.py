@@ -1,138 +1,78 @@
-"""Units of work, from the plan's positions to finished batches.
+"""The work of a unit: fetch, decode, transform and collate it, in parts that threads do together.
 
->>> for unit in units(plan, epoch=0, share=Share(), turns=2, most=1):
-...     _, batches, _ = assembler(unit)
-
-A unit is a micro-batch or a run of single samples.  Units are planned in the consumer's thread, in order; they are
-assembled (fetched, decoded, collated) in any thread, in any order.
+>>> assembler = Assembler(plan, maker, None, framings(plan), epoch=0)
+>>> run_here(assembler.job(unit)).items
+[{"__key__": [...], "jpg": tensor(...), ...}]
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from shardwriter.errors import ShardError
-from shardwriter.kinds import AUDIO_FIELDS
 
-from .batch import collate as default_collate
+from .batch import Allocate, Places, collate, column, fresh, size_of
 from .decode import guarded
 from .errors import BatchError
+from .fetch import RawSample
 from .image import Framing
-from .pipeline import FieldChoice, SampleMaker
-from .plan import CostBudget, FixedBatch, Groups, PixelBudget, Plan, SampleRefs, Share
-from .plan.chosen import originals
-from .ragged import packed, padded
+from .plan import Plan
+from .readahead import Job
+from .samples import SampleMaker
+from .stats import Counters
+from .units import Unit, ragged_for, samples_at
 
+PART: Final = 8
+"""Samples that a thread takes at a time."""
 _TRIES: Final = 64
 """Batches that are tried in place of one whose samples were all skipped."""
 
 Collate = Callable[[Sequence[dict[str, Any]]], Any]
 
 
-class Unit(NamedTuple):
-    """A piece of work: its steps, and the samples of all of them together."""
-
-    steps: list[int]
-    repeats: list[bool]
-    refs: SampleRefs
-    position: int
-    """Position whose samples are the first of them."""
-    group: int
-    """Which group of similar samples it is of, in a plan with a budget."""
-    padded: bool
-    """Whether the pass gives anything again."""
-
-
-def units(plan: Plan, epoch: int, share: Share, turns: int, most: int) -> Iterator[Unit]:
-    """The work of one reader, in order; a unit of single samples has `most` of them."""
-    cursor = plan.epoch(epoch).cursor(capacity=plan.lanes + 1)
-    end = share.start + plan.steps(start=share.start) * share.world_size
-    again = plan.tail == "pad" and end > plan.total
-    most = 1 if plan.batch else most
-    done, size = 0, min(most, 8)
-    while done < turns:
-        these = np.arange(done, min(done + size, turns))
-        positions = share.positions(these)
-        sources = positions % plan.total  # a padded epoch starts over, as Plan.source says
-        refs = _samples(plan, cursor, sources)
-        group = cursor.bucket(int(sources[0])) if plan.batch else 0
-        first = int(sources[0])
-        yield Unit(share.steps(these).tolist(), (positions >= plan.total).tolist(), refs, first, group, again)
-        done, size = done + len(these), min(most, 2 * size)
-
-
-def _samples(plan: Plan, cursor: Any, positions: NDArray[np.int64]) -> SampleRefs:
-    """The samples of positions, by their numbers in whole shards, also where only some are chosen."""
-    refs = cursor.samples(positions)
-    return SampleRefs(refs.shards, originals(plan.statistics, refs.shards, refs.indices))
-
-
-def framings(plan: Plan) -> list[Framing | None]:
-    """What becomes of the images of each group; one entry where there are no groups."""
-    batch = plan.batch
-    if plan.plans:  # first of all: their groups are counted one after the other, also where each has only one
-        return [framing for part in plan.plans for framing in framings(part)]
-    if isinstance(batch, FixedBatch) and isinstance(batch.size, tuple):
-        return [Framing(batch.size)]
-    if isinstance(batch, PixelBudget) and batch.mode == "bucket" and isinstance(plan.groups, Groups):
-        return [Framing((int(h), int(w))) for h, w in plan.groups.shapes]
-    groups = len(plan.groups) if isinstance(plan.groups, Groups) else 1
-    longest = batch.longest if isinstance(batch, PixelBudget) else None
-    return [None if longest is None else Framing(longest=longest)] * groups
-
-
-def collate_for(plan: Plan, choice: FieldChoice) -> Collate:
-    """How samples become a batch of the plan, where the user does not say it."""
-    batch = plan.batch
-    last = {*AUDIO_FIELDS, *choice.named_after(AUDIO_FIELDS)}
-    if isinstance(batch, PixelBudget) and batch.mode != "bucket":
-        return partial(padded if batch.mode == "pad" else packed, images=True, limit=batch.max_pixels)
-    if isinstance(batch, CostBudget):
-        return partial(padded if batch.pad else packed, images=False, last=last)
-    return default_collate
-
-
 @dataclass(frozen=True)
 class Assembler:
-    """Makes the items of a unit: batches, or single samples (None for one that is skipped)."""
+    """What makes the items of units of one epoch: batches, or single samples (None for one that is skipped)."""
 
     plan: Plan
     maker: SampleMaker
-    collate: Collate
+    collate: Collate | None
+    """The user's; None: as the plan says."""
     framings: Sequence[Framing | None]
     epoch: int
+    allocate: Allocate = fresh
+    channels_last: bool = False
+    counters: Counters = field(default_factory=Counters)
+    light: bool = False
+    """Whether the fields need so little work that it is done field by field, in one thread."""
 
-    def __call__(self, unit: Unit) -> tuple[Unit, list[Any], list[Exception]]:
-        """The unit with its items, and the errors of what was skipped."""
-        samples, errors = self.maker.samples(unit.refs, self.framings[unit.group])
+    @cached_property
+    def _ragged(self) -> Callable[..., dict[str, Any]] | None:
+        return ragged_for(self.plan, self.maker.choice)
+
+    def job(self, unit: Unit) -> Job:
+        """The work of a unit; its result is a Done."""
         if self.plan.batch is None:
-            if unit.padded:
-                for sample, again in zip(samples, unit.repeats, strict=True):
-                    if sample is not None:
-                        sample["__repeat__"] = again
-            return unit, list(samples), list(errors)
-        whole = [s for s in samples if s is not None]
-        again = unit.repeats[0] or not whole
-        if not whole:
-            whole = self._others(unit, errors)
-        for sample in whole:
-            sample.pop("__url__", None)
-        batch = guarded(self.collate, whole)
-        if isinstance(batch, dict):
-            if self.plan.tail == "pad" or self.maker.on_error == "skip":
-                batch["__repeat__"] = torch.full((len(whole),), again)
-            if self.maker.on_error == "skip":
-                batch["__skipped__"] = [error.key for error in errors]
-        return unit, [batch], list(errors)
+            return PlainSamples(self, unit) if self.maker.plain and self.maker.fetcher.local else Samples(self, unit)
+        if self.light and self.collate is None and self.maker.transform is None and self._ragged is None:
+            return Columns(self, unit)
+        return Batch(self, unit)
 
-    def _others(self, unit: Unit, errors: Sequence[ShardError]) -> list[dict[str, Any]]:
+    def collated(self, samples: list[dict[str, Any]], places: Places | None) -> Any:
+        """The batch of some samples."""
+        if self.collate is not None:
+            return guarded(self.collate, samples)
+        if self._ragged is not None:
+            return self._ragged(samples, allocate=self.allocate)
+        return collate(samples, self.allocate, places)
+
+    def others(self, unit: Unit, errors: Sequence[ShardError]) -> list[dict[str, Any]]:
         """Samples of the next batch that has any, where all of one were skipped: every rank must take the step.
 
         Raises BatchError where none of the next few has.
@@ -140,10 +80,162 @@ class Assembler:
         cursor = self.plan.epoch(self.epoch).cursor()  # of its own: the other belongs to the consumer's thread
         for more in range(1, min(_TRIES, self.plan.total)):
             position = (unit.position + more) % self.plan.total
-            refs = _samples(self.plan, cursor, np.array([position]))
-            samples, _ = self.maker.samples(refs, self.framings[cursor.bucket(position)])
-            whole = [s for s in samples if s is not None]
+            framing = self.framings[cursor.bucket(position)]
+            refs = samples_at(self.plan, cursor, np.array([position]))
+            found = [self.maker.attempt(raw, framing)[0] for raw in self.maker.fetcher.cut(refs)]
+            whole = [sample for sample in found if sample is not None]
             if whole:
                 return whole
         first = errors[0]
         raise BatchError("every sample of a batch was skipped").at(key=first.key, shard=first.shard) from first
+
+
+class Done(NamedTuple):
+    """A unit that is done: its items, and the errors of what was skipped."""
+
+    unit: Unit
+    items: Iterable[Any]
+    errors: list[ShardError]
+
+
+class PlainSamples:
+    """Single samples as they lie in mapped shards, cut out when the consumer takes them."""
+
+    parts = 1
+
+    def __init__(self, to: Assembler, unit: Unit) -> None:
+        self._to, self._unit = to, unit
+
+    def begin(self) -> None:
+        """Nothing is waited for."""
+
+    def part(self, i: int) -> None:
+        """All is left to the consumer."""
+
+    def end(self) -> Done:
+        """The samples, as an iterator."""
+        return Done(self._unit, self._items(), [])
+
+    def _items(self) -> Iterator[dict[str, Any]]:
+        unit = self._unit
+        for raw, again in zip(self._to.maker.fetcher.cut(unit.refs), unit.repeats, strict=True):
+            sample = {"__key__": raw.key, "__url__": raw.url, **raw.fields}
+            if unit.padded:
+                sample["__repeat__"] = again
+            yield sample
+
+
+class Samples:
+    """Single samples, finished by all threads together."""
+
+    def __init__(self, to: Assembler, unit: Unit, places: Places | None = None) -> None:
+        self._to, self._unit, self._places = to, unit, places
+        self._raw: list[RawSample] = []
+        self._found: list[dict[str, Any] | None] = [None] * len(unit.refs)
+        self._errors: list[ShardError | None] = [None] * len(unit.refs)
+        self.parts = max(1, -(-len(unit.refs) // PART))
+
+    def begin(self) -> None:
+        """Fetch the bytes."""
+        with self._to.counters.timed("fetch"):
+            self._raw = self._to.maker.fetcher.fetch(self._unit.refs)
+
+    def part(self, i: int) -> None:
+        """Decode and transform a few."""
+        to, framing, places = self._to, self._to.framings[self._unit.group], self._places
+        with to.counters.timed("decode"):
+            for k in range(i * PART, min(len(self._raw), (i + 1) * PART)):
+                place = None if places is None else partial(_place, places, k)
+                self._found[k], self._errors[k] = to.maker.attempt(self._raw[k], framing, place)
+
+    def end(self) -> Done:
+        """The samples, and the errors of those that are skipped."""
+        samples, errors = self._taken()
+        if self._unit.padded:
+            for sample, again in zip(samples, self._unit.repeats, strict=True):
+                if sample is not None:
+                    sample["__repeat__"] = again
+        return Done(self._unit, samples, errors)
+
+    def _taken(self) -> tuple[list[dict[str, Any] | None], list[ShardError]]:
+        """Samples and errors, which are not kept here any longer than they must."""
+        self._to.counters.add("bytes_read", sum(size_of(raw.fields) for raw in self._raw))
+        samples, errors = self._found, [error for error in self._errors if error is not None]
+        self._raw, self._found, self._errors = [], [], []
+        return samples, errors
+
+
+def _place(places: Places, i: int, name: str) -> torch.Tensor:
+    return places.at(name, i)
+
+
+class Batch(Samples):
+    """A micro-batch: images of a known size are decoded into their places in it."""
+
+    def __init__(self, to: Assembler, unit: Unit) -> None:
+        framing = to.framings[unit.group]
+        places = None
+        if framing is not None and framing.size is not None:
+            places = Places(len(unit.refs), framing.size, to.allocate, channels_last=to.channels_last)
+        super().__init__(to, unit, places)
+
+    def end(self) -> Done:
+        """The batch, as the only item."""
+        found, errors = self._taken()
+        with self._to.counters.timed("collate"):
+            whole = [sample for sample in found if sample is not None]
+            again = self._unit.repeats[0] or not whole
+            if not whole:
+                whole = self._to.others(self._unit, errors)
+            for sample in whole:
+                sample.pop("__url__", None)
+            batch = self._to.collated(whole, self._places)
+            self._places = None
+            return self._done(batch, len(whole), again, errors)
+
+    def _done(self, batch: Any, n: int, again: bool, errors: list[ShardError]) -> Done:
+        skipping = self._to.maker.on_error == "skip"
+        if isinstance(batch, dict):
+            if self._to.plan.tail == "pad" or skipping:
+                batch["__repeat__"] = torch.full((n,), again)
+            if skipping:
+                batch["__skipped__"] = [error.key for error in errors]
+        return Done(self._unit, [batch], errors)
+
+
+class Columns(Batch):
+    """A micro-batch of fields that need little work, field by field rather than sample by sample.
+
+    What is out of the ordinary (a field that some samples lack, a value that can't be decoded) is left to Batch, which
+    knows what to say of which sample.
+    """
+
+    def __init__(self, to: Assembler, unit: Unit) -> None:
+        super().__init__(to, unit)
+        self._batch: dict[str, Any] | None = None
+        self.parts = 1
+
+    def begin(self) -> None:
+        """Cut the fields out and decode them."""
+        with self._to.counters.timed("fetch"):
+            found = self._to.maker.columns(self._unit.refs)
+        if found is None:
+            super().begin()
+            return
+        keys, columns = found
+        self._to.counters.add("bytes_read", sum(size_of(column) for column in columns.values()))
+        self._batch = {"__key__": keys}
+        for name, values in columns.items():
+            self._batch[name] = column(name, values, keys.__getitem__, self._to.allocate)
+
+    def part(self, i: int) -> None:  # noqa: ARG002  (there is only one)
+        """Nothing where the fields were cut out, else what a batch does."""
+        if self._batch is None:
+            for k in range(-(-len(self._unit.refs) // PART)):
+                super().part(k)
+
+    def end(self) -> Done:
+        """The batch, as the only item."""
+        if self._batch is None:
+            return super().end()
+        return self._done(self._batch, len(self._unit.refs), self._unit.repeats[0], [])

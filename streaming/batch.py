@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,67 @@ import torch
 
 from .errors import BatchError
 
+Allocate = Callable[..., torch.Tensor]
+"""allocate(shape, dtype): memory for a tensor of a batch."""
 
-def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+
+def fresh(shape: Sequence[int], dtype: torch.dtype = torch.uint8) -> torch.Tensor:
+    """Memory of its own for each tensor."""
+    return torch.empty(tuple(shape), dtype=dtype)
+
+
+class Places:
+    """The images of a batch, all of one size, each of which is decoded into its place.
+
+    >>> places = Places(64, (224, 224))
+    >>> places.at("jpg", 3).shape
+    torch.Size([3, 224, 224])
+
+    A field gets its tensor [n, 3, h, w] when the first of its images is decoded; safe to share between threads.
+    """
+
+    def __init__(
+        self, n: int, size: tuple[int, int], allocate: Allocate = fresh, *, channels_last: bool = False
+    ) -> None:
+        self._shape = (n, 3, *size)
+        self._allocate = allocate
+        self._channels_last = channels_last
+        self._lock = Lock()
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._given: dict[str, dict[int, torch.Tensor]] = {}
+
+    def at(self, field: str, i: int) -> torch.Tensor:
+        """uint8 [3, h, w]: where image i of the field goes."""
+        with self._lock:
+            if field not in self._tensors:
+                self._tensors[field] = self._made()
+                self._given[field] = {}
+            place = self._tensors[field][i]
+            self._given[field][i] = place
+        return place
+
+    def _made(self) -> torch.Tensor:
+        if not self._channels_last:
+            return self._allocate(self._shape, torch.uint8)
+        n, c, h, w = self._shape
+        return self._allocate((n, h, w, c), torch.uint8).permute(0, 3, 1, 2)
+
+    def whole(self, field: str, values: Sequence[Any]) -> torch.Tensor | None:
+        """The field's tensor where `values` are its images, all of them and in order, else None."""
+        given = self._given.get(field, {})
+        if len(values) != self._shape[0] or not all(given.get(i) is value for i, value in enumerate(values)):
+            return None
+        return self._tensors[field]
+
+
+def collate(
+    samples: Sequence[dict[str, Any]], allocate: Allocate = fresh, places: Places | None = None
+) -> dict[str, Any]:
     """One dict of n samples: each field becomes one value.
 
     Tensors and arrays of equal shape are stacked to [n, ...]; whole numbers become int64 [n], floats float32 [n], truth
     values bool [n]; everything else (text, bytes, dicts) a list of n.  Raises BatchError, naming key and field, where
-    samples have different fields, or arrays of different shape.
+    samples have different fields, or arrays of different shape.  Images that lie in their `places` are not copied.
     """
     if not samples:
         raise BatchError("a batch without samples")
@@ -34,26 +89,19 @@ def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 key=sample["__key__"],
                 hint="name the fields to read with fields=[...], alternatives as 'jpg;png'",
             )
-    return {field: _column(field, [s[field] for s in samples], samples) for field in first}
+    batch = {}
+    for field in first:
+        values = [s[field] for s in samples]
+        whole = None if places is None else places.whole(field, values)
+        batch[field] = column(field, values, lambda i: str(samples[i]["__key__"]), allocate) if whole is None else whole
+    return batch
 
 
-def _column(field: str, values: list[Any], samples: Sequence[dict[str, Any]]) -> Any:
+def column(field: str, values: list[Any], key: Callable[[int], str], allocate: Allocate = fresh) -> Any:
+    """The values of one field as a batch holds them; `key(i)` names sample i in errors.  Raises BatchError."""
     first = values[0]
-    if isinstance(first, np.ndarray) or (np.isscalar(first) and isinstance(first, np.generic)):
-        values = [
-            torch.from_numpy(np.ascontiguousarray(v)) if isinstance(v, np.ndarray) else torch.tensor(v) for v in values
-        ]
-        first = values[0]
-    if isinstance(first, torch.Tensor):
-        for value, sample in zip(values, samples, strict=True):
-            if not isinstance(value, torch.Tensor) or value.shape != first.shape or value.dtype != first.dtype:
-                raise BatchError(
-                    f"values of a batch differ: {_shape(first)} and {_shape(value)}",
-                    key=sample["__key__"],
-                    field=field,
-                    hint="make them equal in transform=, give FixedBatch(n, size=...) for images, or collate=",
-                )
-        return torch.stack(values)
+    if isinstance(first, torch.Tensor | np.ndarray | np.generic):
+        return _stacked(field, values, key, allocate)
     kinds = {type(v) for v in values}
     if kinds == {bool}:
         return torch.tensor(values, dtype=torch.bool)
@@ -62,6 +110,28 @@ def _column(field: str, values: list[Any], samples: Sequence[dict[str, Any]]) ->
     if kinds <= {int, float} and float in kinds:
         return torch.tensor(values, dtype=torch.float32)
     return values
+
+
+def _stacked(field: str, values: list[Any], key: Callable[[int], str], allocate: Allocate) -> torch.Tensor:
+    values = [_as_tensor(value) for value in values]
+    first = values[0]
+    for i, value in enumerate(values):
+        if not isinstance(value, torch.Tensor) or value.shape != first.shape or value.dtype != first.dtype:
+            raise BatchError(
+                f"values of a batch differ: {_shape(first)} and {_shape(value)}",
+                key=key(i),
+                field=field,
+                hint="make them equal in transform=, give FixedBatch(n, size=...) for images, or collate=",
+            )
+    if any(v.device.type != "cpu" or v.layout != torch.strided or v.requires_grad for v in values):
+        return torch.stack(values)
+    return torch.stack(values, out=allocate((len(values), *first.shape), first.dtype))
+
+
+def _as_tensor(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(value))
+    return torch.tensor(value) if isinstance(value, np.generic) else value
 
 
 def _shape(value: Any) -> str:
@@ -76,7 +146,7 @@ def size_of(value: Any) -> int:
         return value.numel() * value.element_size()
     if isinstance(value, np.ndarray):
         return int(value.nbytes)
-    if isinstance(value, (bytes, str)):
+    if isinstance(value, (bytes, str, memoryview)):
         return len(value)
     if isinstance(value, dict):
         return sum(size_of(v) for v in value.values())

@@ -84,7 +84,8 @@ class Catalog:
             [p.manifest.samples[p.rows].astype(np.int64) for p in parts] or [np.zeros(0, np.int64)]
         )
         """[shards]: samples of each shard."""
-        self._columns = sorted({name for p in parts for name in p.manifest.totals})
+        self.column_names = sorted({name for p in parts for name in p.manifest.totals})
+        """Columns that any shard has."""
         self._fetched = _Fetched()
 
     def __len__(self) -> int:
@@ -135,7 +136,7 @@ class Catalog:
         """Columns of one shard, [samples] each, with those that follow from others; zeros for those of other shards."""
         table = self.table(shard)
         found = {**table.columns, **derived(table.columns)}
-        return {name: np.zeros(len(table), np.int32) for name in self._columns if name not in found} | found
+        return {name: np.zeros(len(table), np.int32) for name in self.column_names if name not in found} | found
 
     def __getstate__(self) -> dict[str, Any]:
         # Sums and histograms are for planning; worker processes, which get a copy of the catalog, do not plan.

@@ -9,49 +9,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
+
+import torch
 
 from shardwriter.errors import DecodeError, ShardError
 from shardwriter.fields import decoder as value_decoder
 from shardwriter.kinds import IMAGE_FIELDS
 
-from .errors import TransformError
+from .errors import PlanError, TransformError
 from .image import Framing, decode_image
 
-Decode = bool | Mapping[str, Callable[[bytes], Any] | None]
+Decode = bool | Literal["views"] | Mapping[str, Callable[[bytes], Any] | None]
 
 
 class Decoders:
     """Decoders by field name.
 
     `decode` is True (by name: images to uint8 [3, h, w] tensors, text, integers, JSON, numpy arrays, msgpack; bytes for
-    what has no decoder), False (bytes for all), or a dict from field to a function of bytes (None: keep the bytes),
-    which goes before the names.  A dict entry matches the whole field name or, behind that, its last part: "jpg" also
-    decodes "left.jpg".  Nothing is unpickled unless the dict holds a function that does it.
+    what has no decoder), False (bytes for all), "views" (memoryviews for all: of the mapped file where it is local), or
+    a dict from field to a function of bytes (None: keep the bytes), which goes before the names.  A dict entry matches
+    the whole field name or, behind that, its last part: "jpg" also decodes "left.jpg".  Nothing is unpickled unless the
+    dict holds a function that does it.
     """
 
     def __init__(self, decode: Decode) -> None:
-        self._by_name = decode is not False
+        if isinstance(decode, str) and decode != "views":
+            raise PlanError(f"decode={decode!r}", hint="it is True, False, 'views' or a dict of functions")
+        self.views = decode == "views"
+        self._by_name = decode is True or isinstance(decode, Mapping)
         self._own = dict(decode) if isinstance(decode, Mapping) else {}
         self._chosen: dict[str, Callable[..., Any] | None] = {}
 
     @property
     def none(self) -> bool:
-        """Whether every field stays bytes."""
-        return not self._by_name and not self._own
+        """Whether every field stays as it is stored."""
+        return not self._by_name
 
-    def decode(self, field: str, data: bytes, framing: Framing | None = None) -> Any:
-        """The value of a field, an image as `framing` says.
+    def function(self, field: str) -> Callable[..., Any] | None:
+        """What decodes a field; None where it stays as it is stored."""
+        if field not in self._chosen:
+            self._chosen[field] = self._choose(field)
+        return self._chosen[field]
+
+    def is_image(self, field: str) -> bool:
+        """Whether the field is decoded as an image, which takes views as well as bytes."""
+        return self.function(field) is decode_image
+
+    def light(self, fields: Iterable[str]) -> bool:
+        """Whether decoding these fields takes so little that threads would only wait for one another."""
+        return all(
+            (function := self.function(field)) is None
+            or not (function is decode_image or isinstance(function, partial))
+            for field in fields
+        )
+
+    def decode(self, field: str, data: Any, framing: Framing | None = None, out: torch.Tensor | None = None) -> Any:
+        """The value of a field, an image as `framing` says, written to `out` where that is given.
 
         Raises DecodeError, and TransformError for an exception of the user's own decoder.
         """
-        if field not in self._chosen:
-            self._chosen[field] = self._choose(field)
-        function = self._chosen[field]
-        if framing is not None and function is decode_image:
-            return decode_image(data, framing=framing)
+        function = self.function(field)
+        if function is decode_image:
+            return decode_image(data, framing, out)
         return data if function is None else function(data)
 
     def _choose(self, field: str) -> Callable[..., Any] | None:

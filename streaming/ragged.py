@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .batch import collate
+from .batch import Allocate, collate, fresh
 from .errors import BatchError
 
 Sample = dict[str, Any]
@@ -29,7 +29,12 @@ Join = Callable[[str, list[torch.Tensor]], dict[str, Any]]
 
 
 def padded(
-    samples: Sequence[Sample], *, images: bool, last: Collection[str] = (), limit: float | None = None
+    samples: Sequence[Sample],
+    *,
+    images: bool,
+    last: Collection[str] = (),
+    limit: float | None = None,
+    allocate: Allocate = fresh,
 ) -> dict[str, Any]:
     """One batch whose arrays are padded with zeros at their ends.  Raises BatchError.
 
@@ -39,14 +44,19 @@ def padded(
 
     def join(field: str, values: list[torch.Tensor]) -> dict[str, Any]:
         if images:
-            return _padded_images(field, values, samples, limit)
-        return _padded_arrays(field, values, samples, _axis(field, last))
+            return _padded_images(field, values, samples, limit, allocate)
+        return _padded_arrays(field, values, samples, _axis(field, last), allocate)
 
     return _joined(samples, join, (3,) if images else (1, 2))
 
 
 def packed(
-    samples: Sequence[Sample], *, images: bool, last: Collection[str] = (), limit: float | None = None
+    samples: Sequence[Sample],
+    *,
+    images: bool,
+    last: Collection[str] = (),
+    limit: float | None = None,
+    allocate: Allocate = fresh,
 ) -> dict[str, Any]:
     """One batch whose arrays lie one behind the other; `<field>.offsets` int64 [n + 1] says where each begins.
 
@@ -55,11 +65,11 @@ def packed(
 
     def join(field: str, values: list[torch.Tensor]) -> dict[str, Any]:
         if images:
-            return _packed_images(field, values, samples, limit)
+            return _packed_images(field, values, samples, limit, allocate)
         axis = _axis(field, last)
         lengths = [v.shape[axis] for v in values]
         _check_alike(field, values, samples, axis)
-        return {field: torch.cat(values, dim=axis), f"{field}.offsets": _offsets(lengths)}
+        return {field: _joined_along(values, axis, allocate), f"{field}.offsets": _offsets(lengths)}
 
     return _joined(samples, join, (3,) if images else (1, 2))
 
@@ -106,41 +116,50 @@ def _axis(field: str, last: Collection[str]) -> int:
 
 
 def _padded_images(
-    field: str, values: list[torch.Tensor], samples: Sequence[Sample], limit: float | None
+    field: str, values: list[torch.Tensor], samples: Sequence[Sample], limit: float | None, allocate: Allocate
 ) -> dict[str, Any]:
     sizes = [(v.shape[1], v.shape[2]) for v in values]
     height, width = max(h for h, _ in sizes), max(w for _, w in sizes)
     _check_limit(field, len(values) * height * width, len(values), samples, limit)
     _check_alike(field, values, samples, 1, 2)
-    out = torch.zeros((len(values), values[0].shape[0], height, width), dtype=values[0].dtype)
+    out = allocate((len(values), values[0].shape[0], height, width), values[0].dtype).zero_()
     for slot, value, (h, w) in zip(out, values, sizes, strict=True):
         slot[:, :h, :w] = value
     return {field: out, f"{field}.sizes": torch.tensor(sizes)}
 
 
-def _padded_arrays(field: str, values: list[torch.Tensor], samples: Sequence[Sample], axis: int) -> dict[str, Any]:
+def _padded_arrays(
+    field: str, values: list[torch.Tensor], samples: Sequence[Sample], axis: int, allocate: Allocate
+) -> dict[str, Any]:
     _check_alike(field, values, samples, axis)
     lengths = [v.shape[axis] for v in values]
     shape = list(values[0].shape)
     shape[axis] = max(lengths)
-    out = torch.zeros((len(values), *shape), dtype=values[0].dtype)
+    out = allocate((len(values), *shape), values[0].dtype).zero_()
     for slot, value, length in zip(out, values, lengths, strict=True):
         slot.narrow(axis, 0, length).copy_(value)
     return {field: out, f"{field}.lengths": torch.tensor(lengths)}
 
 
 def _packed_images(
-    field: str, values: list[torch.Tensor], samples: Sequence[Sample], limit: float | None
+    field: str, values: list[torch.Tensor], samples: Sequence[Sample], limit: float | None, allocate: Allocate
 ) -> dict[str, Any]:
     sizes = [(v.shape[1], v.shape[2]) for v in values]
     _check_limit(field, sum(h * w for h, w in sizes), len(values), samples, limit)
     _check_alike(field, values, samples, 1, 2)
     offsets = _offsets([v.numel() for v in values])
     return {
-        field: torch.cat([v.reshape(-1) for v in values]),
+        field: _joined_along([v.reshape(-1) for v in values], 0, allocate),
         f"{field}.offsets": offsets,
         f"{field}.sizes": torch.tensor(sizes),
     }
+
+
+def _joined_along(values: list[torch.Tensor], axis: int, allocate: Allocate) -> torch.Tensor:
+    """The values one behind the other along an axis."""
+    shape = list(values[0].shape)
+    shape[axis] = sum(v.shape[axis] for v in values)
+    return torch.cat(values, dim=axis, out=allocate(shape, values[0].dtype))
 
 
 def _offsets(lengths: list[int]) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch
 from pictures import IMAGE, RATE, Entry, entries, key, read_wav
 
 from streaming import CostBudget, PixelBudget, StreamingDataset
-from streaming.image import Framing, cover, decode_image
+from streaming.image import Framing, decode_image
 from streaming.plan import Groups
 from streaming.ragged import views
 
@@ -102,9 +102,8 @@ def _check_bucket(dataset: StreamingDataset, budget: PixelBudget, batch: Any, in
 
 def _crops(entry: Entry, height: int, width: int) -> Iterator[torch.Tensor]:
     """An image cut to height x width at every place along the side that is too long."""
-    whole = decode_image(entry.image)
     for place in np.linspace(0, 1, 2 + max(entry.height, entry.width)):
-        yield cover(whole, height, width, at=(place, place))
+        yield decode_image(entry.image, Framing((height, width), at=(place, place)))
 
 
 def _check_padded(dataset: StreamingDataset, budget: PixelBudget, batch: Any, inside: Sequence[Entry]) -> None:

@@ -1,48 +1,22 @@
-"""Fields, skips and the read-ahead."""
+"""Threads that work ahead."""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming import FieldMissing
-from streaming.pipeline import FieldChoice, Readahead
+from streaming.readahead import Call, Readahead
 
 
-def test_all_fields() -> None:
-    """Without a choice each field comes under its own name."""
-    choice = FieldChoice(None)
-    assert choice.read(("jpg", "txt")) == ("jpg", "txt")
-    assert choice.select({"jpg": b"1", "txt": b"2"}) == {"jpg": ("jpg", b"1"), "txt": ("txt", b"2")}
-
-
-def test_a_list_of_fields() -> None:
-    """Of alternatives the first that a sample has is taken, under the name of the first; only these are read."""
-    choice = FieldChoice(["jpg;png;webp", "txt"])
-    assert choice.read(("json", "png", "webp", "txt")) == ["png", "webp", "txt"]
-    assert choice.select({"webp": b"w", "png": b"p", "txt": b"t"}) == {"jpg": ("png", b"p"), "txt": ("txt", b"t")}
-    assert choice.select({"txt": b"t", "jpg": b"j", "png": b"p"})["jpg"] == ("jpg", b"j")
-
-
-def test_a_dict_of_fields() -> None:
-    """A dict gives new names; one field may be given twice."""
-    choice = FieldChoice({"image": "jpg;png", "a": "txt", "b": "txt"})
-    chosen = choice.select({"png": b"p", "txt": b"t"})
-    assert chosen == {"image": ("png", b"p"), "a": ("txt", b"t"), "b": ("txt", b"t")}
-
-
-def test_fields_that_no_alternative_gives() -> None:
-    """A sample without any of the alternatives is an error that lists them, and names the field."""
-    with pytest.raises(FieldMissing, match="'jpg;png'") as caught:
-        FieldChoice({"image": "jpg;png"}).select({"txt": b"t"})
-    assert caught.value.field == "image"
+def _ahead(work: Callable[[int], Any], units: Iterable[int], **options: Any) -> Readahead:
+    return Readahead((Call(work, unit) for unit in units), **options)
 
 
 @settings(max_examples=25, deadline=None)
@@ -55,7 +29,7 @@ def test_order_under_random_delays(count: int, threads: int, ahead_bytes: int, s
         time.sleep(delays[i])
         return bytes(i)
 
-    got = list(Readahead(work, range(count), threads=threads, ahead_bytes=ahead_bytes))
+    got = list(_ahead(work, range(count), threads=threads, ahead_bytes=ahead_bytes))
     assert got == [bytes(i) for i in range(count)]
 
 
@@ -73,7 +47,7 @@ def test_bytes_bound_what_is_ahead(ahead_bytes: int, most: int) -> None:
             peaks.append(started - delivered)
         return bytes(1_000)
 
-    for i, _ in enumerate(Readahead(work, range(60), threads=4, ahead_bytes=ahead_bytes)):
+    for i, _ in enumerate(_ahead(work, range(60), threads=4, ahead_bytes=ahead_bytes)):
         time.sleep(0.002)
         with lock:
             delivered += 1
@@ -87,7 +61,7 @@ def test_bytes_bound_what_is_ahead(ahead_bytes: int, most: int) -> None:
 def test_threads_really_work_at_once() -> None:
     """Four units that wait for each other all finish with four threads."""
     barrier = threading.Barrier(4, timeout=60)
-    assert len(list(Readahead(lambda _: barrier.wait(), range(4), threads=4, ahead_bytes=1 << 20))) == 4
+    assert len(list(_ahead(lambda _: barrier.wait(), range(4), threads=4, ahead_bytes=1 << 20))) == 4
 
 
 @pytest.mark.parametrize("threads", [0, 1, 4])
@@ -105,7 +79,7 @@ def test_errors_come_at_their_turn(threads: int, nothing_left: Callable[[], None
 
     seen: list[int] = []
     with pytest.raises(ValueError, match="number 2"):  # noqa: PT012  (what comes before the error counts)
-        for value in Readahead(work, range(10), threads=threads, ahead_bytes=1 << 20):
+        for value in _ahead(work, range(10), threads=threads, ahead_bytes=1 << 20):
             seen.append(value)
     assert seen == [0, 1]
     nothing_left()
@@ -120,7 +94,7 @@ def test_errors_of_the_units(threads: int, nothing_left: Callable[[], None]) -> 
         raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
-        list(Readahead(str, units(), threads=threads, ahead_bytes=1 << 20))
+        list(_ahead(str, units(), threads=threads, ahead_bytes=1 << 20))
     nothing_left()
 
 
@@ -135,7 +109,7 @@ def test_leaving_early(taken: int, nothing_left: Callable[[], None]) -> None:
         done.append(i)
         return i
 
-    iterator: Any = iter(Readahead(work, range(1000), threads=3, ahead_bytes=1 << 20))
+    iterator: Any = iter(_ahead(work, range(1000), threads=3, ahead_bytes=1 << 20))
     for _ in range(taken):
         next(iterator)
     iterator.close()
@@ -148,7 +122,7 @@ def test_no_threads() -> None:
     """threads=0 works in the caller's own thread, unit by unit, on demand."""
     where: list[str] = []
     iterator = iter(
-        Readahead(lambda i: where.append(threading.current_thread().name) or i, range(5), threads=0, ahead_bytes=1)
+        _ahead(lambda i: where.append(threading.current_thread().name) or i, range(5), threads=0, ahead_bytes=1)
     )
     assert next(iterator) == 0
     assert where == [threading.current_thread().name]

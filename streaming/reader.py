@@ -1,0 +1,224 @@
+"""How a dataset is read, and the reading: passes over epochs, one after the other, on this process's threads.
+
+>>> with Reader(recipe) as reader:
+...     for done in reader.passes([(0, recipe.share())]):
+...         done.unit.steps, done.items, done.errors
+
+A Recipe is configuration: frozen, picklable, the same in the trainer's process and in its workers.  A Reader runs it:
+it holds threads, open shards and buffers until it is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, NamedTuple, Self
+
+from .assemble import Assembler, Collate, Done
+from .buffers import Buffers
+from .catalog import Catalog
+from .choice import FieldChoice
+from .decode import Decode, Decoders
+from .fetch import Fetcher
+from .place import Place, cores
+from .plan import Plan, SampleGenerators, Share, make_state
+from .readahead import Job, Readahead
+from .samples import OnError, SampleMaker, Transform
+from .stats import Counters
+from .transforms import ImageStep
+from .units import framings, units
+
+RUN: Final = 64
+"""Single samples that one unit of work holds when they are decoded; LIGHT_RUN when that takes little."""
+LIGHT_RUN: Final = 256
+MAX_THREADS: Final = 16
+FETCHERS: Final = 4
+"""Units whose bytes are fetched at a time, where they come from afar."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is read (catalog, plan, place) and what becomes of it; see StreamingDataset for each option."""
+
+    catalog: Catalog
+    plan: Plan
+    place: Place
+    choice: FieldChoice
+    decode: Decode
+    steps: tuple[ImageStep, ...]
+    transform: Transform | None
+    collate: Collate | None
+    on_error: OnError
+    skip_limit: int
+    random_crop: bool
+    channels_last: bool
+    ahead_bytes: int
+    threads: int | None
+
+    @cached_property
+    def fingerprint(self) -> dict[str, Any]:
+        """The plan's."""
+        return self.plan.fingerprint()
+
+    @cached_property
+    def decoders(self) -> Decoders:
+        """The decoders of all fields."""
+        return Decoders(self.decode)
+
+    @cached_property
+    def light(self) -> bool:
+        """Whether samples take so little work that threads would only wait for one another."""
+        if self.transform is not None:
+            return False
+        if self.decoders.none:
+            return True
+        fields = self.choice.names
+        if fields is None:  # what the fields are, sidecars say; that there are images or audio, the manifest
+            return self.decode is True and not {"width", "frames"} & set(self.catalog.column_names)
+        return self.decoders.light(fields)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What follows from the rest is worked out anew where it is needed.
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    def share(self, worker: int = 0, workers: int = 1, start: int = 0, skip: int = 0) -> Share:
+        """The part of one worker of this rank, in an epoch that is read from position `start` on."""
+        return Share(self.place.rank, self.place.world_size, worker, workers, start, skip)
+
+    def over(self, start: int) -> bool:
+        """Whether nothing of an epoch is left from a position on, so that the next epoch is due."""
+        return bool(start) and not self.plan.steps(start=start)
+
+    def left(self, start: int) -> int:
+        """How many steps this rank takes from position `start` to the end of the epoch."""
+        return self.plan.steps(start=start, rank=self.place.rank)
+
+    def state_after(self, epoch: int, start: int, steps: int) -> dict[str, Any]:
+        """The state when each rank has done `steps` steps of an iteration that began at `start`."""
+        position = start + steps * self.place.world_size
+        if not self.plan.steps(start=position):
+            epoch, position = epoch + 1, 0
+        return make_state(self.fingerprint, epoch=epoch, position=position)
+
+    def sign(self, item: Any, epoch: int, start: int, step: int) -> Any:
+        """The item, a batch with the state behind it."""
+        if self.plan.batch is not None and isinstance(item, dict):
+            item["__state__"] = self.state_after(epoch, start, step + 1)
+        return item
+
+    def thread_count(self, asked: int | None, workers: int) -> int:
+        """Threads of one of `workers` readers of this rank."""
+        given = asked if asked is not None else self.threads
+        if given is not None:
+            return given
+        if self.light:  # bytes are copied with the interpreter's lock held
+            return 0 if self.catalog.local else 1
+        return max(1, min(MAX_THREADS, cores() // (workers * self.place.local_world_size)))
+
+
+class Over(NamedTuple):
+    """What a pass ends with."""
+
+    epoch: int
+
+
+class Reader:
+    """Reads passes of a recipe.  Close it, or use it in a `with`."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        threads: int | None = None,
+        workers: int = 1,
+        buffers: Buffers | None = None,
+        counters: Counters | None = None,
+    ) -> None:
+        self.recipe = recipe
+        self.threads = recipe.thread_count(threads, workers)
+        self.counters = counters or Counters()
+        self.buffers = buffers or Buffers(keep=recipe.ahead_bytes)
+        self._work: Readahead | None = None
+        self._fetcher = Fetcher(recipe.catalog, recipe.choice.read, self._viewed)
+
+    def _viewed(self, field: str) -> bool:
+        decoders = self.recipe.decoders
+        return decoders.views or decoders.is_image(field)
+
+    def passes(self, todo: Iterable[tuple[int, Share]]) -> Generator[Done | Over]:
+        """What is done of each (epoch, share), an Over behind each; the next pass is begun while one still runs."""
+        # What waits for a network needs threads of its own, unless all is to happen in the caller's.
+        fetchers = 0 if self._fetcher.local else FETCHERS
+        ahead_bytes = self.recipe.ahead_bytes
+        self._work = Readahead(self._jobs(todo), threads=self.threads, ahead_bytes=ahead_bytes, fetchers=fetchers)
+        return self._work.run()
+
+    def ready(self) -> bool:
+        """Whether the next of what is being read lies ready."""
+        return self._work is not None and self._work.ready
+
+    def _jobs(self, todo: Iterable[tuple[int, Share]]) -> Iterator[Job]:
+        plan = self.recipe.plan
+        most = LIGHT_RUN if self.recipe.light else RUN
+        for epoch, share in todo:
+            assembler = self._assembler(epoch)
+            turns = share.turns(plan.steps(start=share.start, rank=share.rank))
+            for unit in units(plan, epoch, share, turns, most):
+                yield assembler.job(unit)
+            yield _Border(epoch)
+
+    def _assembler(self, epoch: int) -> Assembler:
+        recipe = self.recipe
+        seed = recipe.plan.seed
+        maker = SampleMaker(
+            self._fetcher,
+            recipe.choice,
+            recipe.decoders,
+            recipe.transform,
+            SampleGenerators(seed, epoch),
+            recipe.on_error,
+            SampleGenerators(seed, epoch, "crop") if recipe.random_crop else None,
+            recipe.steps,
+            SampleGenerators(seed, epoch, "image") if recipe.steps else None,
+        )
+        return Assembler(
+            recipe.plan,
+            maker,
+            recipe.collate,
+            framings(recipe.plan),
+            epoch,
+            allocate=self.buffers.tensor,
+            channels_last=recipe.channels_last,
+            counters=self.counters,
+            light=recipe.light,
+        )
+
+    def close(self) -> None:
+        """Let go of open shards; iterators of passes are to be closed before."""
+        self._fetcher.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class _Border:
+    """The job that ends a pass."""
+
+    parts = 1
+
+    def __init__(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def begin(self) -> None:
+        """Nothing is needed."""
+
+    def part(self, i: int) -> None:
+        """Nothing is done."""
+
+    def end(self) -> Over:
+        """The mark."""
+        return Over(self._epoch)
