@@ -13,18 +13,18 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any, Final
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from .assemble import Assembler, Collate, collate_for, framings, units
+from .assemble import Collate
 from .catalog import open_catalog, open_mix
+from .choice import FieldChoice
 from .decode import Decode, Decoders
 from .epochs import Epochs
-from .errors import PlanError, StateError, TooManySkipped
-from .fetch import Fetcher
-from .pipeline import FieldChoice, OnError, Readahead, SampleMaker, Skips, Transform
-from .place import cores, resolve_place
+from .errors import PlanError, StateError
+from .place import resolve_place
 from .plan import (
     Chosen,
     CostBudget,
@@ -32,7 +32,6 @@ from .plan import (
     Mix,
     PixelBudget,
     Plan,
-    SampleGenerators,
     Share,
     Shuffle,
     Tail,
@@ -43,13 +42,13 @@ from .plan.describe import describe_oversize, describe_tail
 from .plan.plan import TOGETHER
 from .plan.state import MAX_EPOCH
 from .plan.where import Where
+from .reader import Over, Reader, Recipe
+from .samples import OnError, Skips, Transform
 from .source import Source
+from .transforms import check, leading
+from .units import framings
 
 log = logging.getLogger("shardstream")
-RUN: Final = 64
-"""Single samples that one unit of work holds when they are decoded; RAW_RUN when they are not."""
-RAW_RUN: Final = 128
-MAX_THREADS: Final = 16
 SIDECARS: Final = 16
 """Sidecars that are read at a time where all of them are asked for."""
 
@@ -64,14 +63,18 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
     shuffle      True, False or Shuffle(shards=, buffer=): how far samples are mixed; seed: any whole number
     fields       names of the fields to give ("jpg;png" takes the first that a sample has), a dict from new name to
                  name, or None for all
-    decode       True: by field name; False: bytes; a dict: functions of bytes for some fields, by name for the others
+    decode       True: by field name; False: bytes; "views": memoryviews, of the mapped file for local shards; a dict:
+                 functions of bytes for some fields, by name for the others
     transform    transform(sample, rng) -> sample, on decoded samples; rng is a numpy Generator that is a function of
-                 seed, epoch and sample only
+                 seed, epoch and sample only.  A list of them is run in order; random crops and flips that lead it
+                 (streaming.transforms) are done while decoding
     tail         what happens to micro-batches that would make ranks unequal: "drop" (default with shuffle), "pad"
                  (default without): some come again, flagged in `__repeat__`, "uneven": ranks differ by up to one
     on_error     "raise", or "skip": leave out samples that can't be decoded or lack a field, say so in the log and in
                  the batch's `__skipped__`, and give up after `skip_limit` of them in an epoch of one reader
     collate      samples -> batch, in place of the default
+    channels_last   images lie in a batch [n, 3, h, w] in memory as [n, h, w, 3], as decoders give them and convolutions
+                 on GPUs like them: the same values, a little faster
     where        a predicate over the columns of the index, such as "width >= 256 and height >= 256": only the samples
                  for which it holds are there.  The sidecars of all shards are read once for it
     lanes        parallel tracks of the plan (see Plan); part of the order
@@ -102,11 +105,12 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         seed: int = 0,
         fields: Sequence[str] | Mapping[str, str] | None = None,
         decode: Decode = True,
-        transform: Transform | None = None,
+        transform: Transform | Sequence[Any] | None = None,
         tail: Tail | None = None,
         on_error: OnError = "raise",
         skip_limit: int = 1000,
         collate: Collate | None = None,
+        channels_last: bool = False,
         where: str | None = None,
         lanes: int | None = None,
         together: int = TOGETHER,
@@ -121,6 +125,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
             raise PlanError(f"on_error={on_error!r}", hint="it is 'raise' or 'skip'")
         if threads is not None and threads < 0:
             raise PlanError(f"threads={threads!r}: 0 for none, or a positive number")
+        Decoders(decode)  # refuses what it does not know
         self.place = resolve_place(rank, world_size)
         if on_error == "skip" and batch is None and self.place.world_size > 1:
             raise PlanError(
@@ -151,17 +156,28 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
             sources=shards,
         )
         """The plan: print it to see steps, tail and which worker counts read no byte twice."""
-        self.skips = Skips()
+        self.skips = Skips(skip_limit)
         """What was left out under on_error="skip" in this process, in the current epoch."""
-        self.threads = threads
-        self.ahead_bytes = ahead_bytes
-        self._choice = FieldChoice(fields)
-        self._decode = decode
-        self._transform = transform
-        self._collate = collate
-        self._random_crop = isinstance(batch, PixelBudget) and batch.crop == "random"
-        self._on_error: OnError = on_error
-        self._skip_limit = skip_limit
+        steps, rest = leading(transform)
+        for framing in framings(self.plan):
+            check(steps, framing)
+        self.recipe = Recipe(
+            self.catalog,
+            self.plan,
+            self.place,
+            FieldChoice(fields),
+            decode,
+            steps,
+            rest,
+            collate,
+            on_error,
+            skip_limit,
+            random_crop=isinstance(batch, PixelBudget) and batch.crop == "random",
+            channels_last=channels_last,
+            ahead_bytes=ahead_bytes,
+            threads=threads,
+        )
+        """How it is read, in whatever process."""
         self._epochs = Epochs()
         self._passes = 0
         self._loaded: dict[str, Any] | None = None
@@ -217,14 +233,14 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         if self._loaded is not None:
             return dict(self._loaded)
         epoch, position = self._epochs.upcoming()
-        return make_state(self.plan.fingerprint(), epoch=epoch, position=position)
+        return make_state(self.recipe.fingerprint, epoch=epoch, position=position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iteration goes on behind `state`, on this number of ranks and workers, whatever it was saved on.
 
         Raises StateError, and StateMismatch for a state of another dataset or configuration.
         """
-        epoch, position = read_state(state, self.plan.fingerprint())
+        epoch, position = read_state(state, self.recipe.fingerprint)
         self._done = None
         self._loaded = dict(state)
         self._loaded_in_worker = get_worker_info() is not None
@@ -232,37 +248,45 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
             self._epochs.request(epoch=epoch, position=position)
 
     def __iter__(self) -> Iterator[Any]:
-        return (item for item in self.each_step() if item is not None)
-
-    def each_step(self, threads: int | None = None) -> Iterator[Any]:
-        """As iter(), with None in the place of a single sample that was skipped; `threads` goes before the
-        dataset's.
-        """
         info = get_worker_info()
-        self._passes += 1
         if info is None:
-            return self._iterate(self._passes, threads)
+            return self._iterate()
+        if self.recipe.decoders.views:
+            raise PlanError(
+                "decode='views' gives views of this process's memory, which a DataLoader's worker can't send",
+                hint="use decode=False, num_workers=0 or StreamingLoader",
+            )
         # Workers of one DataLoader pass share its base seed; persistent ones go through their passes in step.
+        self._passes += 1
         pass_id = hash((info.seed - info.id, self._passes))
         self._epochs.mark(in_workers=True)
         epoch, share = self._begin_in_worker(pass_id, info.id, info.num_workers)
         self._start(epoch, share)
-        return self._run(epoch, share, threads)
+        return self._run(epoch, share)
 
-    def _iterate(self, pass_id: int, threads: int | None) -> Iterator[Any]:
+    def _iterate(self) -> Iterator[Any]:
         # An iterator from which nothing is taken begins no epoch.
-        epoch, start = self._epochs.begin(pass_id)
-        if self._over(start):
+        epoch, start = self.begin()
+        yield from self._run(epoch, self.recipe.share(start=start))
+
+    def begin(self, *, in_workers: bool = False) -> tuple[int, int]:
+        """Begin the next pass, for what reads it in place of iter(): (epoch, position) at which it starts."""
+        self._passes += 1
+        epoch, start = self._epochs.begin(self._passes)
+        if self.recipe.over(start):
             epoch, start = epoch + 1, 0
-            self._epochs.begin_at(pass_id, epoch)
-        self._epochs.mark(in_workers=False)
-        share = Share(self.place.rank, self.place.world_size, start=start)
-        self._start(epoch, share)
-        yield from self._run(epoch, share, threads)
+            self._epochs.begin_at(self._passes, epoch)
+        self._epochs.mark(in_workers=in_workers)
+        self._start(epoch, self.recipe.share(start=start))
+        return epoch, start
+
+    def given(self, epoch: int, start: int, steps: int) -> None:
+        """What reads a pass in place of iter() has given so many steps of it."""
+        self._done = epoch, self.recipe.share(start=start), steps
 
     def _start(self, epoch: int, share: Share) -> None:
         self._loaded, self._done = None, (epoch, share, 0)
-        self.skips = Skips()
+        self.skips = Skips(self.recipe.skip_limit)
 
     def _begin_in_worker(self, pass_id: int, worker: int, workers: int) -> tuple[int, Share]:
         """Epoch and share of a worker process: from the state that was loaded in it, or as the trainer asked."""
@@ -273,77 +297,35 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
             epoch, start, skip = _worker_state(loaded, worker, workers)
         else:
             epoch, start = self._epochs.begin(pass_id, worker)
-        over = self._over(start)
+        over = self.recipe.over(start)
         if over:
             epoch, start, skip = epoch + 1, 0, 0
         if over or loaded is not None:
             self._epochs.begin_at(pass_id, epoch, worker)
-        return epoch, Share(self.place.rank, self.place.world_size, worker, workers, start, skip)
+        return epoch, self.recipe.share(worker, workers, start, skip)
 
-    def upcoming(self) -> tuple[int, int]:
-        """(epoch, position) at which the next iteration will start."""
-        epoch, start = self._epochs.upcoming()
-        return (epoch + 1, 0) if self._over(start) else (epoch, start)
-
-    def _over(self, start: int) -> bool:
-        """Whether nothing of an epoch is left from a position on, so that the next epoch is due."""
-        return bool(start) and not self.plan.steps(start=start)
-
-    def state_after(self, epoch: int, start: int, steps: int) -> dict[str, Any]:
-        """The state when each rank has done `steps` steps of an iteration that began at `start`."""
-        position = start + steps * self.place.world_size
-        if not self.plan.steps(start=position):
-            epoch, position = epoch + 1, 0
-        return make_state(self.plan.fingerprint(), epoch=epoch, position=position)
-
-    def _run(self, epoch: int, share: Share, threads: int | None) -> Iterator[Any]:
-        turns = share.turns(self.plan.steps(start=share.start, rank=share.rank))
-        with Fetcher(self.catalog, self._choice.read) as fetcher:
-            generators = SampleGenerators(self.plan.seed, epoch)
-            crops = SampleGenerators(self.plan.seed, epoch, "crop") if self._random_crop else None
-            maker = SampleMaker(
-                fetcher, self._choice, Decoders(self._decode), self._transform, generators, self._on_error, crops
-            )
-            collate = self._collate or collate_for(self.plan, self._choice)
-            assembler = Assembler(self.plan, maker, collate, framings(self.plan), epoch)
-            most = RUN if self._decode is not False else RAW_RUN
-            count = self._thread_count(threads, share.workers, copying=maker.plain and self.catalog.local)
-            planned = units(self.plan, epoch, share, turns, most)
-            work = Readahead(assembler, planned, threads=count, ahead_bytes=self.ahead_bytes)
-            for unit, items, errors in work:
-                self._count(errors)
-                for step, item in zip(unit.steps, items, strict=True):
+    def _run(self, epoch: int, share: Share) -> Iterator[Any]:
+        recipe = self.recipe
+        with (
+            Reader(recipe, workers=share.workers) as reader,
+            closing(reader.passes([(epoch, share)])) as work,
+        ):
+            for done in work:
+                if isinstance(done, Over):
+                    return
+                self.skips.add(done.errors)
+                for step, item in zip(done.unit.steps, done.items, strict=True):
                     self._done = epoch, share, step + 1
-                    if self.plan.batch is not None and isinstance(item, dict):
-                        item["__state__"] = self.state_after(epoch, share.start, step + 1)
-                    yield item
+                    if item is not None:
+                        yield recipe.sign(item, epoch, share.start, step)
 
     def _state(self, epoch: int, share: Share, steps: int) -> dict[str, Any]:
         """The state after `steps` steps; in a worker process it also says what this worker has done (_worker_state)."""
-        state = self.state_after(epoch, share.start, steps)
+        state = self.recipe.state_after(epoch, share.start, steps)
         if get_worker_info() is None:
             return state
         turns = max(share.skip, -(-(steps - share.worker) // share.workers))
         return state | {"worker": [share.worker, share.workers, epoch, share.start, turns]}
-
-    def _count(self, errors: Sequence[Exception]) -> None:
-        for error in errors:
-            self.skips.count += 1
-            if len(self.skips.examples) < 10:
-                self.skips.examples.append(str(error))
-                log.warning("skipped a sample: %s", error)
-            if self.skips.count > self._skip_limit:
-                raise TooManySkipped(
-                    f"more than {self._skip_limit} samples were skipped; the last: {error}",
-                    hint="repair the data, or raise skip_limit",
-                )
-
-    def _thread_count(self, asked: int | None, workers: int, *, copying: bool) -> int:
-        if asked is not None or self.threads is not None:
-            return asked if asked is not None else self.threads or 0
-        if copying:  # bytes are copied out of maps with the GIL held: threads would only wait for one another
-            return 0
-        return max(1, min(MAX_THREADS, cores() // (workers * self.place.local_world_size)))
 
 
 def _worker_state(state: Mapping[str, Any], worker: int, workers: int) -> tuple[int, int, int]:

@@ -1,195 +1,208 @@
-"""StreamingLoader: a dataset read in worker processes, batches on the device, and a state that is exact.
+"""StreamingLoader: a dataset read in threads or worker processes, batches on the device, and a state that is exact.
 
->>> with StreamingLoader(train, workers=1, threads=8, device="cuda") as loader:
+>>> with StreamingLoader(train, workers=1, threads=8, device="cuda", device_transform=Normalize()) as loader:
 ...     for epoch in range(10):
 ...         for batch in loader:
 ...             ...
 ...         save(loader.state_dict())
+...         print(loader.stats())
 """
 
 from __future__ import annotations
 
-import signal
+import logging
+import time
+from collections import deque
 from collections.abc import Iterator, Mapping
-from multiprocessing.connection import wait
-from typing import Any, Final, Self
+from typing import Any, Literal, Self
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
 
 from .dataset import StreamingDataset
-from .errors import PlanError, ShardError, WorkerError
+from .device import DeviceTransform, Mover, Moving
+from .errors import PlanError
+from .inprocess import InProcess
+from .monitor import Monitor
+from .place import choose_workers, cores
+from .stats import Counters, Stats, summed
+from .steps import Steps
+from .workers import Workers
 
-_MEMORY_HINT: Final = (
-    "a worker that is killed with signal 9 has often run out of memory: lower ahead_bytes, prefetch or workers"
-)
-
-
-class _Failure:
-    """An error on its way from a worker, whole."""
-
-    def __init__(self, error: ShardError) -> None:
-        self.error = error
-
-
-class _Reporting(IterableDataset[Any]):
-    """Gives what the dataset gives; an error of ours comes as an item, since torch would rebuild it from its text."""
-
-    def __init__(self, dataset: StreamingDataset, threads: int | None) -> None:
-        self._dataset = dataset
-        self._threads = threads
-
-    def __iter__(self) -> Iterator[Any]:
-        try:
-            yield from self._dataset.each_step(self._threads)
-        except ShardError as error:
-            yield _Failure(error)
+log = logging.getLogger("shardstream")
 
 
 class StreamingLoader:
     """Iterates over a StreamingDataset; each iteration is the next epoch.
 
-    workers     processes that read and decode; 0: the trainer's own process.  They are started with spawn, once, and
-                stay until close()
+    workers     processes that read and decode; 0: the trainer's own process; "auto": one for every eight cores that
+                this rank has, at least one, as `loader.workers` then says.  They are started once, and stay until
+                close().  With one or more the trainer's interpreter is not slowed by reading, nor reading by it
     threads     threads in each of them (default: a fair share of the cores)
-    device      where tensors go; None: as they are.  For "cuda" they are pinned first and copied asynchronously
-    prefetch    batches that each worker has ready, at most
+    device      where tensors go; None: as they are.  For "cuda" they are pinned, and copied beside the computation,
+                one batch ahead
+    device_transform   a function of the batch once it is on its device, such as streaming.transforms.Normalize
+    prefetch    batches (64 samples, where there are no batches) that each worker has sent ahead, at most
+    continuous  begin the next epoch while the trainer is still in this one, so that no stall comes between them
     start       how workers are started: "spawn" or "forkserver"; "fork" only where nothing has threads yet
 
     A program that uses workers must guard its main code with `if __name__ == "__main__":`, as for any spawned process.
+    Batches lie in memory that is used again when nothing refers to them any more; keep them as long as you like.
     """
 
     def __init__(
         self,
         dataset: StreamingDataset,
         *,
-        workers: int = 1,
+        workers: int | Literal["auto"] = 1,
         threads: int | None = None,
         device: str | torch.device | None = None,
+        device_transform: DeviceTransform | None = None,
         prefetch: int = 2,
+        continuous: bool = False,
         start: str = "spawn",
     ) -> None:
-        if workers < 0 or prefetch < 1 or (threads is not None and threads < 0):
-            raise PlanError(f"workers={workers}, prefetch={prefetch}, threads={threads}: at least 0, 1 and 0")
+        if workers == "auto":
+            workers, threads = choose_workers(dataset.place, threads)
+            log.info("workers='auto': %d worker processes of %d threads", workers, threads)
+        if not isinstance(workers, int) or workers < 0 or prefetch < 1 or (threads is not None and threads < 0):
+            raise PlanError(f"workers={workers!r}, prefetch={prefetch}, threads={threads}: at least 0, 1 and 0")
         self.dataset = dataset
         self.workers = workers
-        self.device = None if device is None else torch.device(device)
-        self.skipped = 0
-        """Samples left out under on_error="skip", over all workers, since the loader was made."""
         self.threads = threads
+        self.device = None if device is None else torch.device(device)
+        self._mover = Mover(self.device, device_transform)
         self._prefetch = prefetch
+        self._continuous = continuous
         self._start = start
-        self._loader: DataLoader[Any] | None = None
-        self._running: Any = None
-        self._state: dict[str, Any] | None = None
+        self._source: Workers | InProcess | None = None
+        self._done: tuple[int, int, int] | None = None
+        """Epoch, position of its start and steps given; None where another start was asked for."""
+        self._steps: Steps | None = None
+        """Those of the iteration that runs."""
+        self._monitor = Monitor(self.device)
+        self._cpu = time.process_time()
+        self._counters = Counters()
+        self._ended: list[Mapping[str, float]] = []
+        """What workers that have ended had done."""
+        self._copies = 0
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch, from its start."""
-        self._state = None
+        self._done = None
         self.dataset.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """The state behind the last batch that this loader gave, however far its workers have read ahead."""
-        return dict(self._state) if self._state is not None else self.dataset.state_dict()
+        return self.dataset.recipe.state_after(*self._done) if self._done is not None else self.dataset.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iteration goes on behind `state`.  Raises StateError, StateMismatch."""
         self.dataset.load_state_dict(state)
-        self._state = None
+        self._done = None
+
+    def stats(self) -> Stats:
+        """What was done since the loader was made, and what the trainer waited for.
+
+        >>> before = loader.stats()
+        >>> ...
+        >>> print(loader.stats() - before)
+        """
+        running = [] if self._source is None else self._source.totals
+        if self._steps is not None:
+            self._steps.passed()
+        trainer = dict(self._counters.totals())
+        trainer["cpu"] = time.process_time() - self._cpu
+        trainer["copies"] = self._copies + (0 if self._source is None else self._source.copies)
+        return summed([*self._ended, *running], trainer, cores=cores(), gpu=self._monitor.read())
+
+    @property
+    def skipped(self) -> int:
+        """Samples left out under on_error="skip", over all workers, since the loader was made."""
+        return int(self._counters.totals().get("skipped", 0))
 
     def __iter__(self) -> Iterator[Any]:
-        epoch, start = self.dataset.upcoming()
-        self._state = self.dataset.state_after(epoch, start, 0)
-        for steps, item in enumerate(self._items(), start=1):
-            if isinstance(item, _Failure):
-                self.close()
-                raise item.error
-            self._state = self.dataset.state_after(epoch, start, steps)
-            if item is None:
-                self.skipped += 1
-                continue
-            if isinstance(item, dict):
-                self.skipped += len(item.get("__skipped__", ()))
-            yield item if self.device is None else _to(item, self.device)
+        epoch, start = self.dataset.begin(in_workers=self.workers > 0)
+        source = self._opened()
+        steps = Steps(source, left=self.dataset.recipe.left(start), counters=self._counters)
+        self._steps, self._done = steps, (epoch, start, 0)
+        whole = False
+        try:
+            source.begin(epoch, start)
+            for step, item in self._moved(steps):
+                if self._steps is not steps:
+                    raise PlanError("another iteration over this loader has begun", hint="make a loader for each")
+                self._done = epoch, start, step
+                if self.workers == 0:
+                    self.dataset.given(epoch, start, step)
+                if item is not None:
+                    self._count(item)
+                    yield item
+                    del item
+            whole = True
+        finally:
+            if self._steps is steps:
+                steps.passed()
+                self._steps = None
+                source.over() if whole else source.left()
 
-    def _items(self) -> Iterator[Any]:
-        if self.workers == 0:
-            yield from self.dataset.each_step(self.threads)
-            return
-        if self._loader is None:
-            self._loader = DataLoader(
-                _Reporting(self.dataset, self.threads),
-                batch_size=None,
-                num_workers=self.workers,
-                multiprocessing_context=self._start,
-                prefetch_factor=self._prefetch,
-                persistent_workers=True,
-                pin_memory=self.device is not None and self.device.type == "cuda",
-            )
-        self._running = iter(self._loader)
+    def _moved(self, steps: Steps) -> Iterator[tuple[int, Any]]:
+        """The steps with their items on the device; the next one is sent on its way before one is given."""
+        mover, moving = self._mover, deque[tuple[int, Moving]]()
         while True:
-            try:
-                item = next(self._running)
-            except StopIteration:
-                return
-            except (RuntimeError, OSError, EOFError) as error:
-                # A worker that dies is noticed by torch, or by whatever was waiting for its bytes.
-                dead = _dead_worker(self._running)
-                if dead is None:
-                    raise
-                self.close()
-                raise WorkerError(dead, hint=_MEMORY_HINT if "signal 9" in dead else None) from error
-            yield item
+            if not moving:
+                found = next(steps, None)
+                if found is None:
+                    return
+                moving.append((found[0], mover.start(found[1])))
+                del found  # or its memory could not be used again while the next one is waited for
+            if mover.ahead and steps.ready():
+                step, item = next(steps)
+                moving.append((step, mover.start(item)))
+                del item
+            step, moved = moving.popleft()
+            yield step, mover.finish(moved)
+            del moved
+
+    def _opened(self) -> Workers | InProcess:
+        if self._source is None or self._source.closed:
+            self._retire()
+            recipe = self.dataset.recipe
+            if self.workers == 0:
+                self._source = InProcess(recipe, threads=self.threads, continuous=self._continuous)
+            else:
+                self._source = Workers(
+                    recipe,
+                    count=self.workers,
+                    threads=self.threads,
+                    prefetch=self._prefetch,
+                    start=self._start,
+                    continuous=self._continuous,
+                )
+        return self._source
+
+    def _count(self, item: Any) -> None:
+        self._counters.add("batches", 1)
+        keys = item.get("__key__") if isinstance(item, dict) else None
+        self._counters.add("samples", len(keys) if isinstance(keys, list) else 1)
+
+    def _retire(self) -> None:
+        """Forget what reads, but not what it has done."""
+        source, self._source = self._source, None
+        if source is not None:
+            self._ended += [{**totals, "threads": 0} for totals in source.totals]
+            self._copies += source.copies
 
     def close(self) -> None:
-        """End the worker processes.  The loader can be iterated again; it starts new ones then."""
-        running, self._running, self._loader = self._running, None, None
-        # DataLoader has no public way to end persistent workers at a given moment.
-        end = getattr(running, "_shutdown_workers", None)
-        if end is not None:
-            end()
+        """End the worker processes, or the threads.  The loader can be iterated again; it starts new ones then."""
+        if self._source is not None:
+            self._source.close()
+        self._retire()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _dead_worker(running: Any) -> str | None:
-    """Which worker has died, and of what; None if none has within a few seconds."""
-    try:
-        return _find_dead(running)
-    except RuntimeError:
-        # Torch's signal handler, which raises once wherever the main thread is when a worker dies.
-        return _find_dead(running)
-
-
-def _find_dead(running: Any) -> str | None:
-    workers = getattr(running, "_workers", ())
-    ended = wait([process.sentinel for process in workers], timeout=5.0)
-    for number, process in enumerate(workers):
-        if process.sentinel in ended:  # a moment before its exit code is known
-            process.join(timeout=5.0)
-        code = process.exitcode
-        if code is not None and code != 0:
-            how = (
-                f"was killed by signal {-code} ({signal.Signals(-code).name})"
-                if code < 0
-                else f"ended with code {code}"
-            )
-            return f"worker {number} (process {process.pid}) {how}"
-    return None
-
-
-def _to(value: Any, device: torch.device) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, dict):
-        return {name: _to(v, device) for name, v in value.items()}
-    if isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
-        return type(value)(_to(v, device) for v in value)
-    return value

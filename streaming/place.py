@@ -9,9 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
+from typing import Final
 
 from .errors import PlanError
 from .plan.layout import check_place
+
+THREADS: Final = 8
+"""Threads that one interpreter serves well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,15 @@ def resolve_place(rank: int | None = None, world_size: int | None = None) -> Pla
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def choose_workers(place: Place, threads: int | None = None) -> tuple[int, int]:
+    """(worker processes, threads in each) for the cores of one rank: a process for every eight, so that the threads of
+    one do not wait for its interpreter, and at least one, so that the trainer's does not wait for them.
+    """
+    mine = max(1, cores() // place.local_world_size)
+    workers = -(-mine // THREADS)
+    return workers, threads if threads is not None else max(1, mine // workers)
 
 
 def _distributed() -> tuple[int, int] | None:

@@ -239,4 +239,4 @@ def test_threads_are_the_loader_s_own(small: str) -> None:
         with _loader(dataset, workers, threads=2) as loader:
             loader.set_epoch(0)
             assert numbers(loader) == planned(dataset, 0)[: len(dataset)]
-    assert dataset.threads == 3
+    assert dataset.recipe.threads == 3

@@ -1,0 +1,105 @@
+"""Reading in the trainer's own process, with the interface of the worker processes.
+
+>>> here = InProcess(recipe, threads=4, continuous=False)
+>>> here.begin(epoch=0, start=0)
+>>> header, items = here.take(0)
+>>> here.close()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from typing import Any
+
+from .assemble import Done
+from .buffers import Buffers
+from .errors import ShardError
+from .plan import Share
+from .plan.state import MAX_EPOCH
+from .reader import Over, Reader, Recipe
+from .samples import Skips
+from .stats import Counters
+
+
+class InProcess:
+    """One reader in this process.  Its threads and open shards end with a pass, unless passes are continuous."""
+
+    count = 1
+    copies = 0
+
+    def __init__(self, recipe: Recipe, *, threads: int | None, continuous: bool) -> None:
+        self._recipe = recipe
+        self._threads = threads
+        self._continuous = continuous
+        self._counters = Counters()
+        self._buffers = Buffers(keep=recipe.ahead_bytes)
+        self._reader: Reader | None = None
+        self._work: Generator[Done | Over] | None = None
+        self._skips = Skips(recipe.skip_limit)
+        self._pass: tuple[int, int] | None = None
+
+    @property
+    def totals(self) -> list[Mapping[str, float]]:
+        """What has been done so far."""
+        return [{**self._counters.totals(), "threads": self._recipe.thread_count(self._threads, workers=1)}]
+
+    closed = False
+
+    def begin(self, epoch: int, start: int) -> None:
+        """The pass that is taken next."""
+        self._skips = Skips(self._recipe.skip_limit)
+        if self._work is not None and self._pass == (epoch, start):
+            return
+        self.close()
+        self._pass = epoch, start
+        self._reader = Reader(self._recipe, threads=self._threads, buffers=self._buffers, counters=self._counters)
+        self._work = self._reader.passes(self._todo(epoch, self._recipe.share(start=start)))
+
+    def _todo(self, epoch: int, share: Share) -> Iterator[tuple[int, Share]]:
+        yield epoch, share
+        while self._continuous and epoch + 1 < MAX_EPOCH:
+            epoch += 1
+            yield epoch, self._recipe.share()
+
+    def take(self, worker: int) -> tuple[dict[str, Any], Iterable[Any]]:  # noqa: ARG002  (there is only one)
+        """(header, items) of the next unit.  Raises what reading it raised."""
+        work, place = self._work, self._pass
+        if work is None or place is None:
+            raise ShardError("take() before begin()")
+        try:
+            done = next(work)
+            while isinstance(done, Over):
+                done = next(work)
+            self._skips.add(done.errors)
+        except BaseException:
+            self.close()
+            raise
+        epoch, start = place
+        items = (
+            self._recipe.sign(item, epoch, start, step) for step, item in zip(done.unit.steps, done.items, strict=True)
+        )
+        return {"skipped": len(done.errors), "count": len(done.unit.steps)}, items
+
+    def ready(self, worker: int) -> bool:  # noqa: ARG002  (there is only one)
+        """Whether take() would not wait."""
+        return self._reader is not None and self._reader.ready()
+
+    def left(self) -> None:
+        """The pass is not taken to its end."""
+        self.close()
+
+    def over(self) -> None:
+        """The pass was taken to its end."""
+        if self._pass is not None and self._continuous:
+            self._pass = self._pass[0] + 1, 0
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """End the threads, and let go of open shards."""
+        work, self._work = self._work, None
+        if work is not None:
+            work.close()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()

@@ -1,0 +1,190 @@
+"""The worker processes of a loader, as the trainer's process sees them.
+
+>>> workers = Workers(recipe, count=2, threads=4, prefetch=2, start="spawn", continuous=False)
+>>> workers.begin(epoch=0, start=0)
+>>> header, items = workers.take(0)      # the first unit of worker 0
+>>> workers.close()
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import signal
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from threading import current_thread, main_thread
+from typing import Any, Final
+
+from .buffers import Buffers
+from .channel import Receiver
+from .errors import PlanError, WorkerError
+from .reader import Recipe
+from .worker import Work, raised, serve
+
+_MEMORY_HINT: Final = (
+    "a worker that is killed with signal 9 has often run out of memory: lower ahead_bytes, prefetch or workers"
+)
+_PATIENCE: Final = 5.0
+"""Seconds that a worker gets to finish what it is at when it is to end."""
+
+
+class Workers:
+    """Starts `count` processes, asks them for passes, takes what they send, and ends them."""
+
+    def __init__(
+        self, recipe: Recipe, *, count: int, threads: int | None, prefetch: int, start: str, continuous: bool
+    ) -> None:
+        self.count = count
+        self.totals: list[Mapping[str, float]] = [{}] * count
+        """What each worker has done up to the message that was taken last."""
+        self._continuous = continuous
+        self._number = 0
+        self._pass: tuple[int, int] | None = None
+        self._buffers = Buffers()
+        self._processes: list[BaseProcess] = []
+        self._receivers: list[Receiver] = []
+        connections: list[Connection] = []
+        # Also without close(), and at the interpreter's end.
+        self._end = weakref.finalize(self, _end, self._processes, connections)
+        context = multiprocessing.get_context(start)
+        for worker in range(count):
+            here, there = context.Pipe(duplex=True)
+            connections.append(here)
+            self._receivers.append(Receiver(here, self._buffers))
+            work = Work(recipe, worker, count, threads, prefetch, continuous)
+            forked = tuple(connections) if start == "fork" else ()
+            process = context.Process(  # type: ignore[attr-defined]
+                target=serve, args=(there, work, forked), name=f"shardstream-worker-{worker}", daemon=True
+            )
+            try:
+                with _without_interrupts():
+                    process.start()
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                self.close()
+                raise PlanError(
+                    f"the dataset can't be sent to a worker process: {error}",
+                    hint="define transform, decode and collate functions at the top of a module, or use workers=0",
+                ) from error
+            finally:
+                there.close()
+            self._processes.append(process)
+
+    @property
+    def copies(self) -> int:
+        """Batches that were copied, since the trainer kept others."""
+        return sum(receiver.copies for receiver in self._receivers)
+
+    def begin(self, epoch: int, start: int) -> None:
+        """The pass that is taken next; one that the workers have begun by themselves goes on."""
+        if self._continuous and self._pass == (epoch, start):
+            return
+        self._number += 1
+        self._pass = epoch, start
+        for worker, receiver in enumerate(self._receivers):
+            with self._named(worker):
+                receiver.connection.send(("run", self._number, epoch, start))
+
+    def ready(self, worker: int) -> bool:
+        """Whether take() would not wait long."""
+        return not self.closed and bool(self._receivers[worker].connection.poll())
+
+    @property
+    def closed(self) -> bool:
+        """Whether the processes have ended."""
+        return not self._end.alive
+
+    def left(self) -> None:
+        """The pass is not taken to its end."""
+        self._pass = None
+
+    def over(self) -> None:
+        """The pass was taken to its end."""
+        if self._pass is not None:
+            self._pass = self._pass[0] + 1, 0
+
+    def take(self, worker: int) -> tuple[dict[str, Any], list[Any]]:
+        """(header, items) of the next unit of a worker.
+
+        Raises the worker's error where its turn comes, WorkerError for a worker that has died; all workers are ended
+        then.
+        """
+        receiver = self._receivers[worker]
+        epoch = self._pass[0] if self._pass is not None else 0
+        found = False
+
+        def wanted(header: dict[str, Any]) -> bool:
+            nonlocal found
+            found = bool(header["run"] == self._number and header["epoch"] == epoch)
+            return found
+
+        header: dict[str, Any] = {}
+        items: Any = None
+        with self._named(worker):
+            while not found:
+                header, items = receiver.receive(wanted)
+                receiver.connection.send(("took", receiver.unused()))
+        if header.get("failed"):
+            self.close()
+            raise raised(items)
+        self.totals[worker] = header["totals"]
+        return header, items
+
+    @contextmanager
+    def _named(self, worker: int) -> Iterator[None]:
+        """Name the worker that has died; what is left half done, whatever the reason, ends all."""
+        try:
+            yield
+        except (EOFError, OSError) as error:
+            dead = self._dead(worker)
+            self.close()
+            raise WorkerError(dead, hint=_MEMORY_HINT if "signal 9" in dead else None) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _dead(self, worker: int) -> str:
+        process = self._processes[worker]
+        process.join(_PATIENCE)  # its connection ends a moment before its exit code is known
+        code = process.exitcode
+        if code is not None and code < 0:
+            how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
+        else:
+            how = "closed its connection" if code is None else f"ended with code {code}"
+        return f"worker {worker} (process {process.pid}) {how}"
+
+    def close(self) -> None:
+        """End the processes."""
+        self._end()
+
+
+def _end(processes: list[BaseProcess], connections: list[Connection]) -> None:
+    for connection in connections:
+        connection.close()
+    for process in processes:
+        process.join(_PATIENCE)
+        if process.exitcode is None:
+            process.terminate()
+            process.join(_PATIENCE)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+        process.close()
+    processes.clear()
+    connections.clear()
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """A process that is started here does not see Ctrl-C before it has said that it ignores it."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
