@@ -212,7 +212,9 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         """Small tensors as their bytes, views of memory as bytes; NotImplemented for all else."""
         if type(obj) is torch.Tensor and _plain(obj):
-            data = obj.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            # A clone has the strides of its shape; contiguous() leaves any to dimensions of one or no element.
+            dense = obj.clone(memory_format=torch.contiguous_format).reshape(-1)
+            data = dense.view(torch.uint8).numpy().tobytes() if len(dense) else b""
             return _small, (data, _name(obj.dtype), tuple(obj.shape))
         return (bytes, (bytes(obj),)) if type(obj) is memoryview else NotImplemented
 
