@@ -10,120 +10,156 @@ looked up, CMYK is converted, 16-bit samples keep their upper 8 bits, and what i
 animations and multi-picture files the first picture counts.  JPEG goes through simplejpeg in strict mode; whatever it
 refuses, and every other format, goes through Pillow, whose word on damage is final: a cut image is an error, never
 half a picture.
+
+A JPEG of which at most half the height and width is wanted is decoded at 1/2, 1/4 or 1/8 of its size, never below what
+is wanted, and scaled from there.  That follows from the sizes in its header, so it is the same in every run.
 """
 
 from __future__ import annotations
 
 import io
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn.functional import interpolate
 
 from shardwriter.errors import DecodeError
 from shardwriter.headers import jpeg_header
 from shardwriter.probe import REFUSALS, orientation
 
-from .plan.costs import capped
+from .framing import Box, Framing, reduced, reduction
+from .resize import cover, scale_into, shrink
+from .wide import Turn, WidePixels
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+__all__ = ["Framing", "cover", "decode_image", "shrink"]
+
 Pixels = NDArray[np.uint8]
 
-_TURNS: Final[dict[int, Callable[[Pixels], Pixels]]] = {
+_TURNS: Final[dict[int, Turn]] = {
     1: lambda a: a,
     2: lambda a: a[:, ::-1],
     3: lambda a: a[::-1, ::-1],
     4: lambda a: a[::-1],
-    5: lambda a: a.transpose(1, 0, 2),
-    6: lambda a: a.transpose(1, 0, 2)[:, ::-1],
-    7: lambda a: a.transpose(1, 0, 2)[::-1, ::-1],
-    8: lambda a: a.transpose(1, 0, 2)[::-1],
+    5: lambda a: a.swapaxes(0, 1),
+    6: lambda a: a.swapaxes(0, 1)[:, ::-1],
+    7: lambda a: a.swapaxes(0, 1)[::-1, ::-1],
+    8: lambda a: a.swapaxes(0, 1)[::-1],
 }
-"""EXIF orientation -> what makes stored pixels [height, width, 3] upright (EXIF 2.32, tag 0x0112)."""
+"""EXIF orientation -> what makes stored pixels [height, width, ...] upright (EXIF 2.32, tag 0x0112)."""
+_AS_IT_IS: Final = Framing()
+_HUGE: Final = 178_956_970
+"""Pixels above which Pillow, which decides then, refuses an image, unless the user allows more."""
+_WIDE_PAYS: Final = 3
+"""So many pixels may be decoded to four bytes, instead of three, for each that is then split into planes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Framing:
-    """What becomes of an image's size: scaled to cover `size` = (height, width) and cropped to it, or scaled down so
-    that its longer side is `longest` at most.  `at` is where the crop lies, from 0 (left, above) to 1, down and across.
+def decode_image(
+    data: bytes | memoryview, framing: Framing | None = None, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """uint8 [3, height, width], in the image's own size or as `framing` says; its layout in memory is left open.
+
+    JPEGs are read where `data` lies, without a copy.  `out` is a uint8 tensor [3, height, width] of `framing.size`,
+    contiguous or channels-last: the same pixels are written there, once the image is known to be whole, and `out` is
+    returned.  Raises DecodeError for bytes that are no whole image, ValueError for an `out` of another shape.
     """
-
-    size: tuple[int, int] | None = None
-    longest: int | None = None
-    at: tuple[float, float] = (0.5, 0.5)
-
-
-def decode_image(data: bytes, framing: Framing | None = None) -> torch.Tensor:
-    """uint8 [3, height, width], in the image's own size or as `framing` says.
-
-    Raises DecodeError for bytes that are no whole image.
-    """
-    pixels = _plain_jpeg(data)
-    if pixels is None:
-        pixels = _with_pillow(data)
-    tensor = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)
-    if framing is not None and framing.size is not None:
-        return cover(tensor, *framing.size, at=framing.at)
-    return tensor if framing is None or framing.longest is None else shrink(tensor, framing.longest)
-
-
-def shrink(image: torch.Tensor, longest: int) -> torch.Tensor:
-    """Scale an image [3, h, w] down so that its longer side is `longest`, as plans count it; small ones stay."""
-    h, w = int(image.shape[1]), int(image.shape[2])
-    if max(h, w) <= longest:
+    framing = framing or _AS_IT_IS
+    if out is not None and (framing.size is None or tuple(out.shape) != (3, *framing.size)):
+        raise ValueError(f"out has the shape {list(out.shape)}, the framing gives the size {framing.size}")
+    image = _plain_jpeg(data, framing, out)
+    if image is not None:
         return image
-    height, width = (int(side[0]) for side in capped(np.array([h]), np.array([w]), longest))
-    return interpolate(image[None], size=(height, width), mode="bilinear", antialias=True)[0]
+    pixels = np.ascontiguousarray(_with_pillow(data))
+    box = framing.box(*pixels.shape[:2])
+    return _framed(pixels, box, framing.shape(*box[2:]), framing.flip, out)
 
 
-def cover(image: torch.Tensor, height: int, width: int, *, at: tuple[float, float] = (0.5, 0.5)) -> torch.Tensor:
-    """Scale an image [3, h, w] so that it covers height x width, and crop it: uint8 [3, height, width].
+class _Way(NamedTuple):
+    """What is decoded of a JPEG, and taken of that, worked out from the sizes in its header."""
 
-    The crop lies at the centre, or at another place from 0 to 1 down and across.  It is cut from the source first,
-    rounded to whole pixels, then resized once with an antialiased bilinear kernel.
-    """
-    h, w = int(image.shape[1]), int(image.shape[2])
-    scale = min(h / height, w / width)
-    crop_h, crop_w = max(1, min(h, round(height * scale))), max(1, min(w, round(width * scale)))
-    top, left = _place(h - crop_h, at[0]), _place(w - crop_w, at[1])
-    crop = image[:, top : top + crop_h, left : left + crop_w]
-    if (crop_h, crop_w) == (height, width):
-        return crop
-    resized = interpolate(crop[None], size=(height, width), mode="bilinear", antialias=True)
-    return resized[0]
+    by: int
+    """It is decoded at 1/by of its size ..."""
+    height: int
+    width: int
+    """... which, as it is stored, is this."""
+    box: Box
+    """The part that is taken, once it is upright."""
+    shape: tuple[int, int]
+    """(height, width) to which that is scaled."""
 
 
-def _place(room: int, at: float) -> int:
-    """Which of the places 0 ... room `at` means, from 0 to 1: each has an equal part of it; of two middle ones the
-    first.
-    """
-    return max(0, math.ceil((room + 1) * at) - 1)
+def _way(height: int, width: int, turn: int, framing: Framing) -> _Way:
+    box = framing.box(width, height) if turn > 4 else framing.box(height, width)  # orientations 5 to 8 swap the sides
+    shape = framing.shape(*box[2:])
+    by = reduction(*box[2:], *shape)
+    if by > 1:
+        height, width = -(-height // by), -(-width // by)
+        box = reduced(box, by, width, height) if turn > 4 else reduced(box, by, height, width)
+    return _Way(by, height, width, box, shape)
 
 
-def _plain_jpeg(data: bytes) -> Pixels | None:
-    """The pixels of a three-component or grey JPEG that is beyond doubt, else None."""
+def _plain_jpeg(data: bytes | memoryview, framing: Framing, out: torch.Tensor | None) -> torch.Tensor | None:
+    """The image of a three-component or grey JPEG that is beyond doubt, else None."""
     header = jpeg_header(data)
     if header is None:
         return None
     import simplejpeg
 
+    turn = header.orientation
+    wide: WidePixels | None = None
     try:
-        if simplejpeg.decode_jpeg_header(data)[2] not in ("YCbCr", "Gray", "RGB"):
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+        if colours not in ("YCbCr", "Gray", "RGB") or height * width > _HUGE:
             return None
-        pixels: Pixels = simplejpeg.decode_jpeg(data, colorspace="RGB", strict=True)
-    except ValueError:
+        way = _way(height, width, turn, framing)
+        least = {"min_height": way.height, "min_width": way.width, "min_factor": way.by} if way.by > 1 else {}
+        if turn == 1 and not _wide_pays(way, framing.flip, out):
+            pixels = simplejpeg.decode_jpeg(data, "RGB", strict=True, **least)
+        else:
+            wide = WidePixels(way.height, way.width)
+            simplejpeg.decode_jpeg(data, "RGBX", strict=True, buffer=wide.bytes, **least)
+    except (ValueError, MemoryError):  # Pillow knows what to say of sizes that no memory holds
         return None
-    return _TURNS[header.orientation](pixels)
+    if wide is None:
+        return _framed(pixels, way.box, way.shape, framing.flip, out)
+    box: Box | None = way.box
+    if turn > 1:
+        wide, box = wide.turned(_TURNS[turn], way.box), None
+    if out is None:
+        out = torch.empty((3, *way.shape), dtype=torch.uint8)
+    wide.scale_into(out, box)
+    return _mirrored(out) if framing.flip else out
 
 
-def _with_pillow(data: bytes) -> Pixels:
+def _wide_pays(way: _Way, flip: bool, out: torch.Tensor | None) -> bool:
+    """Whether decoding to four bytes a pixel is worth it: where planes are filled, and not from much larger images."""
+    if out is None and not flip and way.box[2:] == way.shape == (way.height, way.width):
+        return False
+    planes = out is None or out.is_contiguous()
+    return planes and way.height * way.width <= _WIDE_PAYS * way.shape[0] * way.shape[1]
+
+
+def _framed(pixels: Pixels, box: Box, shape: tuple[int, int], flip: bool, out: torch.Tensor | None) -> torch.Tensor:
+    """The box of upright pixels [height, width, 3], scaled and mirrored; without a copy where that changes nothing."""
+    top, left, h, w = box
+    whole = (h, w) == pixels.shape[:2]
+    image = torch.from_numpy(pixels if whole else pixels[top : top + h, left : left + w]).permute(2, 0, 1)
+    if out is None:
+        if whole and shape == (h, w) and not flip:
+            return image
+        out = torch.empty((3, *shape), dtype=torch.uint8)
+    scale_into(image, out)
+    return _mirrored(out) if flip else out
+
+
+def _mirrored(image: torch.Tensor) -> torch.Tensor:
+    return image.copy_(image.flip(-1))
+
+
+def _with_pillow(data: bytes | memoryview) -> Pixels:
     if not data:
         raise DecodeError("the image is empty: 0 bytes")
     from PIL import Image, UnidentifiedImageError
