@@ -104,7 +104,9 @@ def reduction(h: int, w: int, height: int, width: int) -> int:
 
     Decoders are asked for the size that results; below 8 pixels several of their scales have the same.
     """
-    return next((k for k in (8, 4, 2) if h >= k * height and w >= k * width), 1) if max(h, w) >= 8 else 1
+    if h < 2 * height or w < 2 * width or max(h, w) < 8:
+        return 1
+    return next(by for by in (8, 4, 2) if h >= by * height and w >= by * width)
 
 
 def reduced(box: Box, by: int, height: int, width: int) -> Box:

@@ -64,11 +64,11 @@ def decode_image(
 
     JPEGs are read where `data` lies, without a copy.  `out` is a uint8 tensor [3, height, width] of `framing.size`,
     contiguous or channels-last: the same pixels are written there, once the image is known to be whole, and `out` is
-    returned.  Raises DecodeError for bytes that are no whole image, ValueError for an `out` of another shape.
+    returned.  Raises DecodeError for bytes that are no whole image, ValueError for another `out`.
     """
     framing = framing or _AS_IT_IS
-    if out is not None and (framing.size is None or tuple(out.shape) != (3, *framing.size)):
-        raise ValueError(f"out has the shape {list(out.shape)}, the framing gives the size {framing.size}")
+    if out is not None and (framing.size is None or out.shape != (3, *framing.size) or out.dtype != torch.uint8):
+        raise ValueError(f"out is {out.dtype} {list(out.shape)}, the framing gives uint8 of the size {framing.size}")
     image = _plain_jpeg(data, framing, out)
     if image is not None:
         return image
@@ -146,12 +146,11 @@ def _framed(pixels: Pixels, box: Box, shape: tuple[int, int], flip: bool, out: t
     """The box of upright pixels [height, width, 3], scaled and mirrored; without a copy where that changes nothing."""
     top, left, h, w = box
     whole = (h, w) == pixels.shape[:2]
-    image = torch.from_numpy(pixels if whole else pixels[top : top + h, left : left + w]).permute(2, 0, 1)
     if out is None:
         if whole and shape == (h, w) and not flip:
-            return image
+            return torch.from_numpy(pixels).permute(2, 0, 1)
         out = torch.empty((3, *shape), dtype=torch.uint8)
-    scale_into(image, out)
+    scale_into(pixels if whole else pixels[top : top + h, left : left + w], out)
     return _mirrored(out) if flip else out
 
 

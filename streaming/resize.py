@@ -14,7 +14,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
 from .framing import Framing
@@ -29,24 +31,25 @@ def scaled(image: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """An image [c, h, w], uint8 or float, scaled to height x width with an antialiased bilinear kernel."""
     if tuple(image.shape[1:]) == (height, width):
         return image
-    given = _interleaved(image) if image.dtype == torch.uint8 else image[None]
-    if image.dtype in _HALVES:
+    given = image[None]
+    if image.dtype == torch.uint8:  # as kernel() says
+        given = given.contiguous(memory_format=torch.channels_last)
+    elif image.dtype in _HALVES:
         given = given.float()
     return interpolate(given, size=(height, width), mode="bilinear", antialias=True)[0].to(image.dtype)
 
 
-def scale_into(image: torch.Tensor, out: torch.Tensor) -> None:
-    """Write an image, uint8 [c, h, w] of any layout, scaled to the size of `out`, uint8 [c, height, width], into that.
-
-    It is what `scaled` gives.
+def scale_into(pixels: NDArray[np.uint8], out: torch.Tensor) -> None:
+    """Write pixels [h, w, c], scaled to the size of `out`, uint8 [c, height, width], into that.  It is what `scaled`
+    gives.
     """
     place = out[None]
-    if image.shape == out.shape:
-        out.copy_(image)
-    elif place.is_contiguous() or place.is_contiguous(memory_format=torch.channels_last):
-        _kernel()(_interleaved(image), place)
+    if pixels.shape[:2] == out.shape[1:]:
+        out.copy_(torch.from_numpy(pixels).permute(2, 0, 1))
+    elif out.is_contiguous() or place.is_contiguous(memory_format=torch.channels_last):
+        kernel()(torch.from_numpy(pixels[None].transpose(0, 3, 1, 2)), place)
     else:  # the kernel takes rows to lie close behind each other
-        out.copy_(scaled(image, int(out.shape[1]), int(out.shape[2])))
+        out.copy_(scaled(torch.from_numpy(pixels).permute(2, 0, 1), int(out.shape[1]), int(out.shape[2])))
 
 
 def cover(image: torch.Tensor, height: int, width: int, *, at: tuple[float, float] = (0.5, 0.5)) -> torch.Tensor:
@@ -73,16 +76,12 @@ def frame(image: torch.Tensor, framing: Framing) -> torch.Tensor:
     return image.flip(-1) if framing.flip else image
 
 
-def _interleaved(image: torch.Tensor) -> torch.Tensor:
-    """[1, c, h, w], channels-last.  Of planes the kernel makes only planes, and none of a single pixel: it takes that
-    for the other layout, and fails.
-    """
-    return image[None].contiguous(memory_format=torch.channels_last)
-
-
 @cache
-def _kernel() -> Kernel:
-    """What scales [1, c, h, w] into [1, c, height, width]; found out once."""
+def kernel() -> Kernel:
+    """What scales an image, uint8 [1, c, h, w] whose channels lie side by side, into another without gaps.
+
+    Of planes torch's kernel makes only planes, and none of a single pixel, which it takes for the other layout.
+    """
     function = getattr(torch._C._nn, "_upsample_bilinear2d_aa", None)
     return _into(function) if function is not None and _agrees(function) else _through_copy
 

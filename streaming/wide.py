@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from .framing import Box
-from .resize import scale_into
+from .resize import kernel
 
 Turn = Callable[[NDArray[Any]], NDArray[Any]]
 
@@ -51,10 +51,11 @@ class WidePixels:
         return copy
 
     def image(self, box: Box | None = None) -> torch.Tensor:
-        """The pixels of the box, or all, as a view: uint8 [4, h, w]."""
+        """The pixels of the box, or all, as a view: uint8 [1, 4, h, w]."""
         top, left, h, w = box or (0, 0, self._height, self._width)
         row = 4 * self._width
-        return torch.from_numpy(np.ndarray((4, h, w), np.uint8, self.bytes, top * row + 4 * left, (1, row, 4)))
+        start = top * row + 4 * left
+        return torch.from_numpy(np.ndarray((1, 4, h, w), np.uint8, self.bytes, start, (h * row, 1, row, 4)))
 
     def unpack(self, out: torch.Tensor, box: Box | None = None) -> None:
         """Write red, green and blue of the box, or of all, into a uint8 tensor [3, h, w] in CPU memory."""
@@ -66,10 +67,10 @@ class WidePixels:
 
     def scale_into(self, out: torch.Tensor, box: Box | None = None) -> None:
         """Write the box, or all, scaled to the size of `out`, uint8 [3, height, width]."""
-        image = self.image(box)
-        if image.shape[1:] == out.shape[1:]:
+        height, width = out.shape[1:]
+        if (height, width) == (box[2:] if box else (self._height, self._width)):
             self.unpack(out, box)
             return
-        small = WidePixels(int(out.shape[1]), int(out.shape[2]))
-        scale_into(image, small.image())
+        small = WidePixels(height, width)
+        kernel()(self.image(box), small.image())
         small.unpack(out)

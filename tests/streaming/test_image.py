@@ -375,10 +375,12 @@ def test_any_size_into_any_slot(h: int, w: int, height: int, width: int, flip: b
 
 
 def test_slots_of_other_shapes() -> None:
-    """A slot that is not of the framing's size is refused, and so is one where the framing has no size."""
+    """A slot that is not uint8 of the framing's size is refused, and so is one where the framing has no size."""
     data = jpeg(60, 90)
     with pytest.raises(ValueError, match=r"\[3, 20, 20\].*\(30, 30\)"):
         decode_image(data, Framing((30, 30)), _slot("planar", 20, 20))
+    with pytest.raises(ValueError, match="float32"):
+        decode_image(data, Framing((30, 30)), torch.zeros((3, 30, 30)))
     with pytest.raises(ValueError, match="None"):
         decode_image(data, None, _slot("planar", 60, 90))
 

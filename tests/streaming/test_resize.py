@@ -108,7 +108,7 @@ def _image(height: int, width: int, channels: int = 3) -> torch.Tensor:
 
 
 @pytest.fixture(params=["quick", "no out", "other values", "error"])
-def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def changed_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The kernel that writes into a tensor: as it is, and changed in ways that a later torch might have."""
     public = torch._C._nn._upsample_bilinear2d_aa
 
@@ -122,34 +122,41 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
     if request.param != "quick":
         monkeypatch.setattr(torch._C._nn, "_upsample_bilinear2d_aa", changed)
-    resize._kernel.cache_clear()
+    resize.kernel.cache_clear()
     yield
-    resize._kernel.cache_clear()
+    resize.kernel.cache_clear()
 
 
 def test_the_quick_kernel_is_used() -> None:
     """The torch that is installed has the quick kernel."""
-    assert resize._kernel() is not resize._through_copy
+    assert resize.kernel() is not resize._through_copy
 
 
-@pytest.mark.usefixtures("kernel")
+@pytest.mark.usefixtures("changed_kernel")
 @pytest.mark.parametrize("channels", [3, 4])
-@pytest.mark.parametrize("size", [(30, 40), (30, 20), (17, 40), (55, 70), (1, 1)])
+@pytest.mark.parametrize("size", [(30, 40), (30, 20), (17, 40), (55, 70), (1, 1), (40, 60)])
 def test_scaling_into_memory(size: tuple[int, int], channels: int) -> None:
-    """Planes, channels-last, parts of larger images, rows apart: what is written is what the public function gives,
-    also where the quick kernel is not what it was.
+    """Of all pixels or a part, into planes, channels-last or rows apart: what is written is what the public function
+    gives, also where the quick kernel is not what it was.
     """
-    whole = _image(40, 60, channels)
-    for image in (whole, whole.contiguous(), whole[:, 5:35], whole[:, 5:35, 10:50], whole[:, ::2]):
-        last = image[None].contiguous(memory_format=torch.channels_last)
-        expected = interpolate(last, size=size, mode="bilinear", antialias=True)[0]
-        assert torch.equal(scaled(image, *size), expected)
+    whole = np.ascontiguousarray(_image(40, 60, channels).permute(1, 2, 0).numpy())
+    for pixels in (whole, whole[5:35], whole[5:35, 10:50], whole[::2]):
+        image = torch.from_numpy(pixels).permute(2, 0, 1)
+        expected = interpolate(image[None], size=size, mode="bilinear", antialias=True)[0]
         planes = torch.zeros((2, channels, *size), dtype=torch.uint8)
         apart = torch.zeros((channels, size[0] + 3, size[1] + 5), dtype=torch.uint8)[:, 2:-1, 4:-1]
         for out in (planes[1], planes.contiguous(memory_format=torch.channels_last)[1], apart):
-            scale_into(image, out)
+            scale_into(pixels, out)
             assert torch.equal(out, expected)
         assert not planes[0].any()
+
+
+@pytest.mark.parametrize("size", [(30, 40), (30, 20), (55, 70), (1, 1)])
+def test_scaling_planes(size: tuple[int, int]) -> None:
+    """Planes are scaled to the same pixels as channels side by side, to a single one too."""
+    image = _image(40, 60)
+    assert torch.equal(scaled(image.contiguous(), *size), scaled(image, *size))
+    assert torch.equal(scaled(image.contiguous()[:, ::2], *size), scaled(image[:, ::2], *size))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])

@@ -62,5 +62,5 @@ def test_turning() -> None:
     turned = pixels.turned(lambda a: a.swapaxes(0, 1)[:, ::-1], (2, 1, 6, 3))
     expected = values.transpose(1, 0, 2)[:, ::-1][2:8, 1:4]
     pixels.bytes[:] = 0
-    assert np.array_equal(turned.image().permute(1, 2, 0).numpy(), expected)
+    assert np.array_equal(turned.image()[0].permute(1, 2, 0).numpy(), expected)
     assert turned.words.shape == (6, 3)
