@@ -59,6 +59,9 @@ class WidePixels:
 
     def unpack(self, out: torch.Tensor, box: Box | None = None) -> None:
         """Write red, green and blue of the box, or of all, into a uint8 tensor [3, h, w] in CPU memory."""
+        if not out.is_contiguous():
+            out.copy_(self.image(box)[0, :3])
+            return
         top, left, h, w = box or (0, 0, self._height, self._width)
         row = 4 * self._width
         # Each colour is the low byte of the words that begin at it, whether or not they are aligned.
