@@ -125,7 +125,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
             raise PlanError(f"on_error={on_error!r}", hint="it is 'raise' or 'skip'")
         if threads is not None and threads < 0:
             raise PlanError(f"threads={threads!r}: 0 for none, or a positive number")
-        Decoders(decode)  # refuses what it does not know
+        decoders = Decoders(decode)
         self.place = resolve_place(rank, world_size)
         if on_error == "skip" and batch is None and self.place.world_size > 1:
             raise PlanError(
@@ -158,7 +158,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         """The plan: print it to see steps, tail and which worker counts read no byte twice."""
         self.skips = Skips(skip_limit)
         """What was left out under on_error="skip" in this process, in the current epoch."""
-        steps, rest = leading(transform)
+        steps, rest = leading(transform, fused=not decoders.own_images)
         for framing in framings(self.plan):
             check(steps, framing)
         self.recipe = Recipe(

@@ -48,6 +48,11 @@ class Decoders:
         """Whether every field stays as it is stored."""
         return not self._by_name
 
+    @property
+    def own_images(self) -> bool:
+        """Whether any images are not decoded by name."""
+        return not self._by_name or any(name.rpartition(".")[2] in IMAGE_FIELDS for name in self._own)
+
     def function(self, field: str) -> Callable[..., Any] | None:
         """What decodes a field; None where it stays as it is stored."""
         if field not in self._chosen:

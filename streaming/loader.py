@@ -132,8 +132,6 @@ class StreamingLoader:
         try:
             source.begin(epoch, start)
             for step, item in self._moved(steps):
-                if self._steps is not steps:
-                    raise PlanError("another iteration over this loader has begun", hint="make a loader for each")
                 self._done = epoch, start, step
                 if self.workers == 0:
                     self.dataset.given(epoch, start, step)
@@ -152,6 +150,8 @@ class StreamingLoader:
         """The steps with their items on the device; the next one is sent on its way before one is given."""
         mover, moving = self._mover, deque[tuple[int, Moving]]()
         while True:
+            if self._steps is not steps:
+                raise PlanError("another iteration over this loader has begun", hint="make a loader for each")
             if not moving:
                 found = next(steps, None)
                 if found is None:

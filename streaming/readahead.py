@@ -112,25 +112,27 @@ class Readahead:
             return
         work = Threads(self._threads, "shardstream-decode")
         fetch = Threads(self._fetchers, "shardstream-fetch") if self._fetchers else work
-        waiting = self._waiting
-        jobs = iter(self._jobs)
-        number = guess = 0
+        waiting, jobs = self._waiting, enumerate(self._jobs)
+        guess, more = 0, True
+
+        def fill() -> None:
+            nonlocal more
+            while more and self._room(len(waiting), guess):
+                number, job = next(jobs, (0, None))
+                if job is None:
+                    more = False
+                else:
+                    waiting.append(_start(number, job, fetch, work))
+
         try:
-            more = True
-            while True:
-                while more and self._room(len(waiting), guess):
-                    job = next(jobs, None)
-                    if job is None:
-                        more = False
-                    else:
-                        waiting.append(_start(number, job, fetch, work))
-                        number += 1
-                if not waiting:
-                    return
+            fill()
+            while waiting:
                 result = waiting.popleft().result()
                 guess = max(guess // 2, size_of(result))
+                fill()  # so that threads are busy while the consumer is
                 yield result
                 del result  # or its memory would not be free for the next
+                fill()
         finally:
             for threads in {fetch, work}:
                 threads.close()

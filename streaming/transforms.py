@@ -1,4 +1,4 @@
-"""Random crops and flips of images, done while they are decoded where they lead the list of transforms.
+"""Random crops and flips of images, done while they are decoded where they lead the list of transforms; Normalize.
 
 >>> StreamingDataset(url, batch=FixedBatch(64, size=224), transform=[RandomResizedCrop(), RandomFlip(), my_function])
 
@@ -22,7 +22,10 @@ import torch
 from .decode import guarded
 from .errors import PlanError, TransformError
 from .framing import DRAWS, Crop, Framing
+from .normalize import Normalize
 from .resize import frame
+
+__all__ = ["ImageStep", "Normalize", "RandomFlip", "RandomResizedCrop"]
 
 Sample = dict[str, Any]
 Transform = Callable[[Sample, np.random.Generator], Sample]
@@ -151,18 +154,19 @@ class Composed:
 
 
 def leading(
-    transform: Transform | Sequence[Transform] | None,
+    transform: Transform | Sequence[Transform] | None, *, fused: bool = True
 ) -> tuple[tuple[ImageStep, ...], Transform | None]:
     """(the steps that can be part of decoding, what is left to do with the decoded sample).
 
-    Steps are those at the start of the list, up to a second crop.  Raises PlanError for what can't be called.
+    Steps are those at the start of the list, up to a second crop; none with fused=False, where images are decoded by
+    a function of the user's.  Raises PlanError for what can't be called.
     """
     given = () if transform is None else (transform,) if callable(transform) else transform
     if isinstance(given, str) or not isinstance(given, Sequence) or not all(callable(t) for t in given):
         raise PlanError(f"transform={transform!r}: give a function of (sample, rng), or a list of them")
     steps: list[ImageStep] = []
     for step in given:
-        if not isinstance(step, ImageStep) or (_crops(step) and any(_crops(s) for s in steps)):
+        if not fused or not isinstance(step, ImageStep) or (_crops(step) and any(_crops(s) for s in steps)):
             break
         steps.append(step)
     return tuple(steps), composed(given[len(steps) :])

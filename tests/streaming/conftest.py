@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import multiprocessing
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -48,23 +51,41 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def nothing_left() -> Iterator[Callable[[], None]]:
-    """A function that waits until no thread and no process is left that was not there at the start, or fails."""
+    """A function that waits until no thread, process, socket, mapped memory or open shard is left that was not there
+    at the start, or fails.
+    """
     threads = set(threading.enumerate())
     me = psutil.Process()
     children = set(me.children(recursive=True))
+    gc.collect()
+    files = _open_files()
 
     def check() -> None:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             new_threads = [t for t in threading.enumerate() if t not in threads]
             new_children = [c for c in me.children(recursive=True) if c not in children and not _lasting(c)]
-            if not new_threads and not new_children:
+            gc.collect()  # exceptions and their tracebacks hold on to generators until then
+            new_files = _open_files() - files
+            if not new_threads and not new_children and not new_files:
                 return
             time.sleep(0.05)
-        pytest.fail(f"left behind: {new_threads}, {new_children}")
+        pytest.fail(f"left behind: {new_threads}, {new_children}, {new_files}")
 
     yield check
     check()
+
+
+def _open_files() -> Counter[str]:
+    """How many sockets, pieces of nameless memory and shards this process has open."""
+    found: Counter[str] = Counter()
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            target = str(link.readlink())
+            kind = next((k for k in ("/memfd:shardstream", "socket:", ".tar") if k in target), None)
+            if kind is not None:
+                found[kind] += 1
+    return found
 
 
 def _lasting(process: psutil.Process) -> bool:

@@ -144,8 +144,8 @@ def test_a_tensor_in_a_buffer_is_not_copied(ends: Ends) -> None:
 
 
 def test_buffers_come_back(ends: Ends) -> None:
-    """A buffer is the sender's again when nothing refers to its tensors, at both ends; a batch after a batch needs three
-    buffers, however many there are.
+    """A buffer is the sender's again when nothing refers to its tensors, at both ends; one batch after the other needs
+    three buffers, however many batches there are.
     """
     for i in range(20):
         tensor = ends.sender.buffers.tensor((4, SMALL)).fill_(i)

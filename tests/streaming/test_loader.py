@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,132 @@ def test_a_killed_worker_is_named(small: str, start: str, nothing_left: Callable
     with pytest.raises(WorkerError, match=r"worker 1 \(process \d+\) was killed by signal 9 \(SIGKILL\).*memory"):
         list(loader)
     nothing_left()
+
+
+@pytest.mark.parametrize("batch", [FixedBatch(2), None])
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_continuous_epochs(
+    small: str, workers: int, batch: FixedBatch | None, nothing_left: Callable[[], None]
+) -> None:
+    """With the next epoch begun early, epochs, states, jumps and early leaving are as without."""
+    dataset = _open(small, batch=batch, transform=draw)
+    steps = len(dataset)
+    loader = _loader(dataset, workers, continuous=True, threads=2)
+    for epoch in range(3):
+        assert numbers(loader) == planned(dataset, epoch)[:steps]
+    state = loader.state_dict()
+    assert (state["epoch"], state["position"]) == (3, 0)
+    loader.set_epoch(7)
+    assert numbers(loader) == planned(dataset, 7)[:steps]
+    for taken, _ in enumerate(loader, start=1):
+        if taken == 4:
+            break
+    state = loader.state_dict()
+    assert numbers(loader) == planned(dataset, 9)[:steps]
+    loader.load_state_dict(state)
+    assert numbers(loader) == planned(dataset, 8)[4:steps]
+    assert numbers(loader) == planned(dataset, 9)[:steps]
+    loader.close()
+    nothing_left()
+
+
+class NoteEpochs:
+    """Notes, in a file, each time it sees sample 0."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, sample: dict[str, Any], rng: Any) -> dict[str, Any]:  # noqa: D102
+        if sample["cls"] == 0:
+            with self.path.open("a") as file:
+                file.write("seen\n")
+        return sample
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_next_epoch_is_ready(small: str, tmp_path: Path, workers: int) -> None:
+    """While the trainer is behind the last batch of an epoch, the first of the next is read, if it asked for that."""
+    for continuous in (True, False):
+        path = tmp_path / f"seen-{continuous}"
+        dataset = _open(small, shuffle=False, transform=NoteEpochs(path))
+        with _loader(dataset, workers, continuous=continuous, threads=1) as loader:
+            list(loader)
+            deadline = time.monotonic() + (20 if continuous else 0.3)
+            while time.monotonic() < deadline and path.read_text().count("seen") < 2:
+                time.sleep(0.01)
+            assert path.read_text().count("seen") == (2 if continuous else 1)
+            assert numbers(loader)[0] == [0, 1]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_two_iterations_at_once(small: str, workers: int) -> None:
+    """An iteration that is gone on with after another has begun is an error, never a mixture of the two."""
+    dataset = _open(small)
+    with _loader(dataset, workers) as loader:
+        first = iter(loader)
+        next(first)
+        assert numbers(loader) == planned(dataset, 1)[:18]
+        with pytest.raises(PlanError, match="another iteration over this loader has begun"):
+            next(first)
+        assert numbers(loader) == planned(dataset, 2)[:18]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_views(small: str, workers: int) -> None:
+    """decode="views" gives memoryviews of the mapped shard, or from a worker its bytes."""
+    with _loader(_open(small, decode="views", shuffle=False), workers) as loader:
+        batch = next(iter(loader))
+        assert {type(text) for text in batch["txt"]} == {bytes if workers else memoryview}
+        assert [bytes(text) for text in batch["txt"]] == [b"text 0", b"text 1"]
+
+
+def test_workers_chosen(small: str) -> None:
+    """workers="auto" makes a choice that can be read, and reads with it; other words are refused."""
+    loader = StreamingLoader(_open(small), workers="auto", start=START)
+    assert loader.workers >= 1
+    assert loader.threads is not None
+    with loader:
+        assert numbers(loader) == planned(loader.dataset, 0)[:18]
+    with pytest.raises(PlanError, match="workers='many'"):
+        StreamingLoader(_open(small), workers="many")  # type: ignore[arg-type]
+
+
+class Double:
+    """A step on the device."""
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:  # noqa: D102
+        return batch | {"twice": 2 * batch["cls"]}
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_step_on_the_device(small: str, workers: int, device: str | None) -> None:
+    """device_transform gets each batch as it is on the device, and what it gives is given."""
+    with _loader(_open(small), workers, device=device, device_transform=Double()) as loader:
+        for batch in loader:
+            assert torch.equal(batch["twice"], 2 * batch["cls"])
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_statistics(small: str, workers: int) -> None:
+    """stats() counts what was given, what was read and what was skipped, over epochs and over restarts of workers."""
+    dataset = _open(small, on_error="skip", batch=FixedBatch(6), shuffle=False, transform=FailAt(3, 20))
+    with _loader(dataset, workers, threads=2) as loader:
+        assert "nothing was read yet" in str(loader.stats())
+        for epochs in (1, 2, 3):
+            before = loader.stats()
+            assert sum(len(b["cls"]) for b in loader) == 35
+            assert loader.stats().samples == 35 * epochs
+            since = loader.stats() - before
+            assert (since.batches, since.samples, since.skipped) == (7, 35, 2)
+            assert since.bytes_read >= sum(len(f"{n}text {n}") for n in range(37))
+            assert since.decode > 0
+            assert 0 < since.waited <= since.seconds
+            assert since.threads == 2 * max(1, workers)
+            if epochs == 2:
+                loader.close()
+        assert "samples/s" in str(loader.stats())
+        assert json.loads(json.dumps(loader.stats().as_dict()))["batches"] == 21
 
 
 @pytest.mark.parametrize("arguments", [{"workers": -1}, {"prefetch": 0}])
