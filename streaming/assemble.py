@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
@@ -18,9 +18,9 @@ import torch
 from shardwriter.errors import ShardError
 
 from .batch import Allocate, Places, collate, column, fresh, size_of
+from .cut import Cut, RawSample
 from .decode import guarded
 from .errors import BatchError
-from .fetch import RawSample
 from .image import Framing
 from .plan import Plan
 from .readahead import Job
@@ -59,9 +59,9 @@ class Assembler:
     def job(self, unit: Unit) -> Job:
         """The work of a unit; its result is a Done."""
         if self.plan.batch is None:
-            return PlainSamples(self, unit) if self.maker.plain and self.maker.fetcher.local else Samples(self, unit)
-        if self.light and self.collate is None and self.maker.transform is None and self._ragged is None:
-            return Columns(self, unit)
+            return LightSamples(self, unit) if self.light else Samples(self, unit)
+        if self.light and self.collate is None and self._ragged is None:
+            return LightBatch(self, unit)
         return Batch(self, unit)
 
     def collated(self, samples: list[dict[str, Any]], places: Places | None) -> Any:
@@ -82,7 +82,7 @@ class Assembler:
             position = (unit.position + more) % self.plan.total
             framing = self.framings[cursor.bucket(position)]
             refs = samples_at(self.plan, cursor, np.array([position]))
-            found = [self.maker.attempt(raw, framing)[0] for raw in self.maker.fetcher.cut(refs)]
+            found = [self.maker.attempt(raw, framing)[0] for raw in self.maker.fetcher.fetch(refs)]
             whole = [sample for sample in found if sample is not None]
             if whole:
                 return whole
@@ -96,33 +96,6 @@ class Done(NamedTuple):
     unit: Unit
     items: Iterable[Any]
     errors: list[ShardError]
-
-
-class PlainSamples:
-    """Single samples as they lie in mapped shards, cut out when the consumer takes them."""
-
-    parts = 1
-
-    def __init__(self, to: Assembler, unit: Unit) -> None:
-        self._to, self._unit = to, unit
-
-    def begin(self) -> None:
-        """Nothing is waited for."""
-
-    def part(self, i: int) -> None:
-        """All is left to the consumer."""
-
-    def end(self) -> Done:
-        """The samples, as an iterator."""
-        return Done(self._unit, self._items(), [])
-
-    def _items(self) -> Iterator[dict[str, Any]]:
-        unit = self._unit
-        for raw, again in zip(self._to.maker.fetcher.cut(unit.refs), unit.repeats, strict=True):
-            sample = {"__key__": raw.key, "__url__": raw.url, **raw.fields}
-            if unit.padded:
-                sample["__repeat__"] = again
-            yield sample
 
 
 class Samples:
@@ -203,12 +176,42 @@ class Batch(Samples):
         return Done(self._unit, [batch], errors)
 
 
-class Columns(Batch):
-    """A micro-batch of fields that need little work, field by field rather than sample by sample.
+class LightSamples(Samples):
+    """Single samples whose fields need little work, field by field rather than sample by sample.
 
-    What is out of the ordinary (a field that some samples lack, a value that can't be decoded) is left to Batch, which
-    knows what to say of which sample.
+    What is out of the ordinary (a field that some samples lack, a value that can't be decoded) is left to Samples,
+    which knows what to say of which sample.
     """
+
+    def __init__(self, to: Assembler, unit: Unit) -> None:
+        super().__init__(to, unit)
+        self._light: tuple[Cut, dict[str, Iterable[Any]]] | None = None
+        self.parts = 1
+
+    def begin(self) -> None:
+        """Find the bytes, and decode what is to be decoded."""
+        self._light = _columns(self._to, self._unit)
+        if self._light is None:
+            super().begin()
+
+    def part(self, i: int) -> None:  # noqa: ARG002  (there is only one)
+        """Nothing, or what samples do."""
+        for k in range(-(-len(self._raw) // PART)):
+            super().part(k)
+
+    def end(self) -> Done:
+        """The samples; those that are mapped are cut out when the consumer takes them."""
+        if self._light is None:
+            return super().end()
+        cut, columns = self._light
+        samples: Iterable[dict[str, Any]] = cut.rows(columns)
+        if self._unit.padded:
+            samples = ({**s, "__repeat__": again} for s, again in zip(samples, self._unit.repeats, strict=True))
+        return Done(self._unit, samples if self._to.maker.fetcher.local else list(samples), [])
+
+
+class LightBatch(Batch):
+    """A micro-batch whose fields need little work; see LightSamples."""
 
     def __init__(self, to: Assembler, unit: Unit) -> None:
         super().__init__(to, unit)
@@ -217,25 +220,31 @@ class Columns(Batch):
 
     def begin(self) -> None:
         """Cut the fields out and decode them."""
-        with self._to.counters.timed("fetch"):
-            found = self._to.maker.columns(self._unit.refs)
+        found = _columns(self._to, self._unit)
         if found is None:
             super().begin()
             return
-        keys, columns = found
-        self._to.counters.add("bytes_read", sum(size_of(column) for column in columns.values()))
-        self._batch = {"__key__": keys}
-        for name, values in columns.items():
-            self._batch[name] = column(name, values, keys.__getitem__, self._to.allocate)
+        cut, columns = found
+        with self._to.counters.timed("collate"):
+            self._batch = {"__key__": cut.keys}
+            for name, values in columns.items():
+                self._batch[name] = column(name, list(values), cut.keys.__getitem__, self._to.allocate)
 
     def part(self, i: int) -> None:  # noqa: ARG002  (there is only one)
-        """Nothing where the fields were cut out, else what a batch does."""
-        if self._batch is None:
-            for k in range(-(-len(self._unit.refs) // PART)):
-                super().part(k)
+        """Nothing, or what a batch does."""
+        for k in range(-(-len(self._raw) // PART)):
+            super().part(k)
 
     def end(self) -> Done:
         """The batch, as the only item."""
         if self._batch is None:
             return super().end()
         return self._done(self._batch, len(self._unit.refs), self._unit.repeats[0], [])
+
+
+def _columns(to: Assembler, unit: Unit) -> tuple[Cut, dict[str, Iterable[Any]]] | None:
+    with to.counters.timed("fetch"):
+        found = to.maker.columns(unit.refs)
+    if found is not None:
+        to.counters.add("bytes_read", found[0].size)
+    return found

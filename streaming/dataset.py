@@ -305,7 +305,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         return epoch, self.recipe.share(worker, workers, start, skip)
 
     def _run(self, epoch: int, share: Share) -> Iterator[Any]:
-        recipe = self.recipe
+        recipe, batched = self.recipe, self.plan.batch is not None
         with (
             Reader(recipe, workers=share.workers) as reader,
             closing(reader.passes([(epoch, share)])) as work,
@@ -316,8 +316,10 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
                 self.skips.add(done.errors)
                 for step, item in zip(done.unit.steps, done.items, strict=True):
                     self._done = epoch, share, step + 1
-                    if item is not None:
+                    if batched:
                         yield recipe.sign(item, epoch, share.start, step)
+                    elif item is not None:
+                        yield item
 
     def _state(self, epoch: int, share: Share, steps: int) -> dict[str, Any]:
         """The state after `steps` steps; in a worker process it also says what this worker has done (_worker_state)."""

@@ -8,16 +8,13 @@
 
 from __future__ import annotations
 
-import mmap
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardwriter.errors import HeaderError, ObjectChanged, ShardError
 from shardwriter.format import split_name
@@ -27,6 +24,7 @@ from shardwriter.table import ShardTable
 from shardwriter.tar import header_before
 
 from .catalog import Catalog
+from .cut import Cut, Ints, RawSample, Rows, sliceable
 from .plan import SampleRefs
 
 OPEN_SHARDS: Final = 256
@@ -41,22 +39,6 @@ LONG_NAME: Final = 90
 """Names from here on may be cut in the header, with the rest in an extension header."""
 _REINDEX: Final = "it was replaced or changed since; make the index again with `shardstream index`"
 
-Ints = NDArray[Any]
-
-
-@dataclass(slots=True)
-class RawSample:
-    """One sample as bytes: its place, and the bytes of each field that was asked for, in the order of the shard.
-
-    Bytes are bytes objects, or memoryviews for fields that may be given as views.
-    """
-
-    shard: int
-    index: int
-    url: str
-    key: str
-    fields: dict[str, Any]
-
 
 class _Open(NamedTuple):
     """An open shard: its URL, its table, the fields to read with their columns in the table and whether they are given
@@ -65,50 +47,11 @@ class _Open(NamedTuple):
 
     url: str
     table: ShardTable
-    fields: list[str]
+    fields: tuple[str, ...]
     columns: list[int]
     viewed: list[bool]
     data: memoryview | None
     version: str | None
-
-
-@dataclass(slots=True)
-class _Rows:
-    """Samples of one shard whose bytes are at hand and not cut out yet: field j of row i is
-    sources[k][lows[k] : highs[k]] with k = i * len(names) + j, or absent where lows[k] is negative.
-    """
-
-    shard: int
-    url: str
-    names: list[str]
-    indices: list[int]
-    keys: list[str]
-    sources: list[Any]
-    lows: list[int]
-    highs: list[int]
-    whole: bool
-    """Whether no field of any of them is absent."""
-
-    def sample(self, i: int) -> RawSample:
-        """Row i."""
-        width = len(self.names)
-        fields, k = {}, i * width
-        if self.whole:
-            for name in self.names:
-                fields[name] = self.sources[k][self.lows[k] : self.highs[k]]
-                k += 1
-        else:
-            for name in self.names:
-                if self.lows[k] >= 0:
-                    fields[name] = self.sources[k][self.lows[k] : self.highs[k]]
-                k += 1
-        return RawSample(self.shard, self.indices[i], self.url, self.keys[i], fields)
-
-    def column(self, j: int) -> list[Any]:
-        """Field j of all rows; none may be absent."""
-        width = len(self.names)
-        spans = zip(self.sources[j::width], self.lows[j::width], self.highs[j::width], strict=True)
-        return [source[low:high] for source, low, high in spans]
 
 
 class Fetcher:
@@ -135,51 +78,18 @@ class Fetcher:
 
         Raises StoreError, ObjectChanged, IndexMismatch with the shard's URL.
         """
-        return list(self.cut(refs))
+        return list(self.cut(refs).raw())
 
-    def cut(self, refs: SampleRefs) -> Iterator[RawSample]:
-        """As fetch, but bytes that are mapped or fetched are cut out only when their sample's turn comes.
-
-        So they are still in the processor's cache when they are used, and memory for one sample serves all.
-        """
-        found = self._by_shard(refs)
-        if len(found) == 1:
-            return map(found[0][1].sample, range(len(refs)))
-        order = np.empty((len(refs), 2), np.int64)
-        for number, (at, _) in enumerate(found):
-            order[at, 0], order[at, 1] = number, np.arange(len(at))
-        return (found[number][1].sample(i) for number, i in order.tolist())
-
-    def columns(self, refs: SampleRefs) -> tuple[list[str], dict[str, list[Any]]] | None:
-        """Keys and, field by field, bytes of the samples of `refs`; None where they do not all have the same fields.
-
-        Raises as fetch.
-        """
-        found = self._by_shard(refs)
-        names = found[0][1].names if found else []
-        if any(rows.names != names or not rows.whole for _, rows in found):
-            return None
-        if len(found) == 1:
-            return found[0][1].keys, {name: found[0][1].column(j) for j, name in enumerate(names)}
-        keys: list[Any] = [None] * len(refs)
-        columns: dict[str, list[Any]] = {name: [None] * len(refs) for name in names}
-        for at, rows in found:
-            places = at.tolist()
-            for values, of_shard in ((keys, rows.keys), *((columns[n], rows.column(j)) for j, n in enumerate(names))):
-                for place, value in zip(places, of_shard, strict=True):
-                    values[place] = value
-        return keys, columns
-
-    def _by_shard(self, refs: SampleRefs) -> list[tuple[Ints, _Rows]]:
-        """For each shard: which of the samples are in it, and these."""
-        found = []
+    def cut(self, refs: SampleRefs) -> Cut:
+        """The samples of `refs`, whose bytes are at hand and not cut out yet.  Raises as fetch."""
+        parts = []
         for shard in np.unique(refs.shards).tolist():
             at = np.flatnonzero(refs.shards == shard)
             try:
-                found.append((at, self._rows(shard, refs.indices[at])))
+                parts.append((at, self._rows(shard, refs.indices[at])))
             except ShardError as error:
                 raise error.at(shard=self._catalog.url(shard)) from None
-        return found
+        return Cut.of(parts)
 
     @property
     def local(self) -> bool:
@@ -190,7 +100,7 @@ class Fetcher:
         """All fields of a sample, also those that are not read."""
         return list(self._open(shard).table.spans(index))
 
-    def _rows(self, shard: int, indices: Ints) -> _Rows:
+    def _rows(self, shard: int, indices: Ints) -> Rows:
         opened = self._open(shard)
         table = opened.table
         offsets = table.field_offsets[indices][:, opened.columns].astype(np.int64)
@@ -199,19 +109,9 @@ class Fetcher:
         if opened.data is None:
             sources, lows, highs = self._ranges(shard, opened, lows, highs)
         else:
-            owner = _sliceable(opened.data)
-            sources = [opened.data if viewed else owner for viewed in opened.viewed] * len(indices)
-        return _Rows(
-            shard,
-            opened.url,
-            opened.fields,
-            indices.tolist(),
-            _keys(table, indices),
-            sources,
-            lows.reshape(-1).tolist(),
-            highs.reshape(-1).tolist(),
-            not lows.size or int(lows.min()) >= 0,
-        )
+            owner = sliceable(opened.data)
+            sources = [opened.data if viewed else owner for viewed in opened.viewed]
+        return Rows(shard, opened.url, opened.fields, indices, _keys(table, indices), sources, lows, highs)
 
     def _ranges(self, shard: int, opened: _Open, lows: Ints, highs: Ints) -> tuple[list[Any], Ints, Ints]:
         """What holds each span of a remote shard, and where in it: neighbours are joined, several requests are in
@@ -220,14 +120,15 @@ class Fetcher:
         store, name = self._catalog.locate(shard)
         requests = join_spans(lows.reshape(-1), highs.reshape(-1))
         bodies = self._requests().map(lambda r: store.read_range(name, r.low, r.high, version=opened.version), requests)
-        sources: list[Any] = [b""] * lows.size
-        begins = np.zeros(lows.size, np.int64)
+        sources: list[list[Any]] = [[b""] * len(lows) for _ in opened.fields]
+        begins = np.zeros(lows.shape, np.int64)
         for request, body in zip(requests, bodies, strict=True):
             view = memoryview(body)
-            for i in request.members:
-                sources[i] = view if opened.viewed[i % len(opened.viewed)] else body
-            begins[request.members] = request.low
-        return sources, lows - begins.reshape(lows.shape), highs - begins.reshape(lows.shape)
+            for member in request.members:
+                i, j = divmod(member, len(opened.fields))
+                sources[j][i] = view if opened.viewed[j] else body
+            begins.reshape(-1)[request.members] = request.low
+        return sources, lows - begins, highs - begins
 
     def _requests(self) -> ThreadPoolExecutor:
         with self._lock:
@@ -254,7 +155,7 @@ class Fetcher:
         table, url = self._catalog.table(shard), self._catalog.url(shard)
         store, name = self._catalog.locate(shard)
         wanted = table.fields if self._wanted is None else self._wanted(table.fields)
-        fields = [field for field in wanted if field in table.fields]
+        fields = tuple(field for field in wanted if field in table.fields)
         columns = [table.fields.index(field) for field in fields]
         viewed = [self._viewed is not None and self._viewed(field) for field in fields]
         if store.path is None and not table.gzipped:
@@ -339,22 +240,6 @@ def _spot_check(data: memoryview, table: ShardTable) -> None:
                 raise ObjectChanged(
                     f"the index says that {field!r} of {table.key(i)!r} lies here", offset=span.offset, hint=_REINDEX
                 )
-
-
-def _sliceable(data: memoryview) -> Any:
-    """What gives bytes when it is sliced: the mapped file itself copies in half the time that a view of it takes."""
-    owner = data.obj
-    return owner if isinstance(owner, mmap.mmap | bytes) and len(owner) == len(data) else _Copying(data)
-
-
-class _Copying:
-    """Slices of a view, as bytes."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-
-    def __getitem__(self, span: slice) -> bytes:
-        return bytes(self._data[span])
 
 
 def _keys(table: ShardTable, indices: Ints) -> list[str]:

@@ -7,9 +7,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, Final, Literal
 
 import torch
@@ -17,9 +16,10 @@ import torch
 from shardwriter.errors import DecodeError, ShardError
 
 from .choice import FieldChoice
+from .cut import Cut, Field, RawSample
 from .decode import Decoders, guarded
 from .errors import FieldMissing, TooManySkipped, TransformError
-from .fetch import Fetcher, RawSample
+from .fetch import Fetcher
 from .image import Framing
 from .plan import SampleGenerators, SampleRefs
 from .transforms import ImageStep, drawn
@@ -71,11 +71,6 @@ class SampleMaker:
     """Random crops and flips that are done while decoding."""
     step_generators: SampleGenerators | None = None
 
-    @cached_property
-    def plain(self) -> bool:
-        """Whether samples are given as they lie in the shard."""
-        return self.choice.everything and self.decoders.none and self.transform is None
-
     def attempt(
         self, raw: RawSample, framing: Framing | None = None, place: Place | None = None
     ) -> tuple[dict[str, Any] | None, ShardError | None]:
@@ -93,20 +88,23 @@ class SampleMaker:
                 raise
             return None, error
 
-    def columns(self, refs: SampleRefs) -> tuple[list[str], dict[str, list[Any]]] | None:
-        """Keys, and the decoded values of each field; None where any sample is out of the ordinary."""
-        found = self.fetcher.columns(refs)
-        if found is None:
-            return None
-        keys, fields = found
+    def columns(self, refs: SampleRefs) -> tuple[Cut, dict[str, Iterable[Any]]] | None:
+        """The samples, and field by field their decoded values; None where any sample is out of the ordinary.
+
+        What stays as it is stored is cut out when it is taken.
+        """
+        cut = self.fetcher.cut(refs)
         try:
-            return keys, {name: self._decoded(*read) for name, read in self.choice.select(fields).items()}
+            chosen = self.choice.select(cut.fields)
+            if not cut.whole and (self.choice.everything or any(field.gaps for _, field in chosen.values())):
+                return None
+            return cut, {name: self._decoded(*read) for name, read in chosen.items()}
         except SKIPPABLE:
             return None
 
-    def _decoded(self, field: str, values: list[Any]) -> list[Any]:
-        function = self.decoders.function(field)
-        return values if function is None else [function(value) for value in values]
+    def _decoded(self, name: str, field: Field) -> Iterable[Any]:
+        function = self.decoders.function(name)
+        return field.cut() if function is None else [function(value) for value in field.cut()]
 
     def _sample(self, raw: RawSample, framing: Framing | None, place: Place | None) -> dict[str, Any]:
         if self.steps or (self.crops is not None and framing is not None):

@@ -12,7 +12,7 @@ from shardwriter.errors import DecodeError
 from streaming import BatchError, FixedBatch, Plan, TransformError
 from streaming.assemble import Assembler
 from streaming.choice import FieldChoice
-from streaming.fetch import RawSample
+from streaming.cut import RawSample
 from streaming.image import Framing
 from streaming.plan import SampleRefs
 from streaming.readahead import run_here
