@@ -3,6 +3,7 @@
 PYTHON ?= python3
 JOBS ?= auto
 DATA ?=
+BENCH ?=
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -13,7 +14,7 @@ help:
 	@echo "make demo    images -> shards -> training on 2 ranks -> stop -> resume; DATA=folder takes a captions.tsv"
 	@echo "make test    the tests, without the slow sweeps"
 	@echo "make check   lint, types, all tests, coverage"
-	@echo "make bench   samples per second, beside webdataset"
+	@echo "make bench   speed beside other loaders, each in an environment of its own; BENCH='--samples 2000' and the like"
 	@echo "make wheel   the distribution, in dist/"
 
 demo: $(INSTALLED)
@@ -30,8 +31,7 @@ check: $(INSTALLED)
 	$(BIN)/python -m pytest -q -n $(JOBS) --cov --cov-report=term --cov-fail-under=90
 
 bench: $(INSTALLED)
-	test -e bench-data/cc3m || $(BIN)/python tools/bench/make_dataset.py bench-data/cc3m
-	$(BIN)/python tools/bench/load.py bench-data/cc3m
+	$(BIN)/python tools/bench/peers.py --setup $(BENCH)
 
 wheel: $(INSTALLED)
 	$(BIN)/python -m build --wheel

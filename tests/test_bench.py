@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,12 @@ BENCH = ROOT / "tools" / "bench"
 def run(tool: str, *arguments: object, code: int = 0) -> str:
     """What a tool prints."""
     return python(BENCH / tool, *arguments, timeout=200, code=code)
+
+
+def module(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A file of the benchmarks, imported here."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module(name)
 
 
 def lines(text: str) -> list[dict[str, Any]]:
@@ -58,38 +67,143 @@ def test_larger_pictures(tmp_path: Path) -> None:
     assert sample["jpg"].shape[2] == 500
 
 
+def peers(data: Path, work: Path, *arguments: object, code: int = 0) -> str:
+    """What the comparison prints; webdataset runs in this environment."""
+    return run(
+        "peers.py", data, "--here", "--peers", "webdataset", "--repeats", 1, "--work", work, *arguments, code=code
+    )
+
+
+def by_way(figure: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The lines of a figure by their names; none has failed."""
+    assert figure["failed"] == {}
+    return {line["way"]: line for line in figure["ways"]}
+
+
+@pytest.mark.parametrize(
+    ("side", "kind", "options"),
+    [
+        ("ours", "batches", {"expect": 70, "how": "process", "threads": 2}),
+        ("limit", "limit", {"threads": 2}),
+        ("webdataset", "batches", {"expect": 70}),
+        ("webdataset", "batches", {"expect": 70, "decoder": "ours"}),
+    ],
+)
+def test_a_measurement_gives_every_sample_decoded(made: Path, side: str, kind: str, options: dict[str, Any]) -> None:
+    """Samples and bytes are counted over the whole epoch, the clock and the processor over a part of it."""
+    (found,) = lines(run("measure.py", side, kind, made, json.dumps(options)))
+    assert (found["samples"], found["bytes"]) == (70, 70 * 3 * 224 * 224)
+    assert 0 < found["rated"] <= 70
+    assert found["seconds"] > 0 <= found["cpu"]
+
+
+@pytest.mark.parametrize(("side", "options"), [("ours", {"decode": "views"}), ("webdataset", {"batched": True})])
+def test_a_measurement_gives_every_sample_as_it_is(made: Path, side: str, options: dict[str, Any]) -> None:
+    """Samples and bytes are those of one epoch, however many a second of reading takes."""
+    (found,) = lines(run("measure.py", side, "raw", made, json.dumps(options)))
+    assert found["samples"] == 70 <= found["rated"]
+    assert found["bytes"] == sum(len(sample["jpg"]) for sample in StreamingDataset(made, decode=False))
+    assert found["seconds"] >= 1
+
+
 @pytest.mark.slow
-def test_load_compares_the_two_sides_figure_by_figure(made: Path) -> None:
-    """Each figure is one line of JSON, in which both sides gave all 70 samples."""
-    figures = lines(run("load.py", made, "--json", "--repeats", "1"))
-    assert [f["what"] for f in figures] == ["raw", "raw shuffled", "raw batches", "decoded", "first batch"]
-    for figure in figures:
-        assert figure["repeats"] == 1
-        assert figure["unit"] == ("s" if figure["what"] == "first batch" else "samples/s")
-        assert figure["samples"] == (64 if figure["what"] == "first batch" else 70)
-        assert figure["ours"] > 0 < figure["webdataset"]
-        assert figure["ratio"] > 0
-    raw, _, batches, decoded, _ = figures
-    assert raw["bytes"] == batches["bytes"] < decoded["bytes"] > 70 * 3 * 224 * 224
+def test_ours_the_limit_and_webdataset_in_two_figures(made: Path, tmp_path: Path) -> None:
+    """A figure is a line of JSON with each way's samples per second, processor time, and its ratio to the best."""
+    decoded, written = lines(peers(made, tmp_path, "--json", "--only", "decoded", "--only", "write"))
+    assert (decoded["figure"], decoded["unit"], decoded["samples"], decoded["repeats"]) == (
+        "decoded",
+        "samples/s",
+        70,
+        1,
+    )
+    ways = by_way(decoded)
+    assert {name.partition(",")[0] for name in ways} == {"ours", "limit", "webdataset"}
+    assert sum(name.startswith("ours") for name in ways) == 4
+    assert all(line["least"] == line["median"] == line["most"] > 0 for line in ways.values())
+    best = ways[decoded["best_of_ours"]]["median"]
+    for name, line in ways.items():
+        assert name.startswith("ours") or line["ratio"] == pytest.approx(best / line["median"])
+    assert decoded["ratio_of_the_best"] == pytest.approx(best / ways[decoded["best_peer"]]["median"])
+    assert {"limit, tar cf", "webdataset", "ours, one process"} <= set(by_way(written))
+    assert not list(tmp_path.glob("peers/*/written"))
 
 
-def test_load_prints_a_table_for_people(made: Path) -> None:
-    """Without --json there is a heading and a row."""
-    said = run("load.py", made, "--repeats", "1", "--only", "raw").splitlines()
-    assert "medians of 1" in said[0]
-    assert said[1].split() == ["ours", "webdataset", "ratio"]
-    assert said[2].startswith("raw ")
-    assert len(said) == 3
+def test_people_get_a_table_of_a_part_of_the_dataset(made: Path, tmp_path: Path) -> None:
+    """Without --json there are headings and a row for each way; the part is made below the folder given."""
+    said = peers(made, tmp_path, "--peers", "none", "--samples", 66, "--only", "resume").splitlines()
+    assert said[0].startswith("made: 66 samples, ")
+    assert [line.partition(":")[0] for line in said if line and not line.startswith(" ")] == ["made", "resume"]
+    assert [line.partition("  ")[0] for line in map(str.strip, said)][-2:] == ["ours, fresh", "ours, resumed"]
+    (base,) = (tmp_path / "peers").iterdir()
+    assert len(list((base / "folder").glob("*.jpg"))) == 66
 
 
-def test_load_measures_nothing_where_the_sides_differ(made: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_busy_trainer_is_compared_with_an_idle_one(made: Path) -> None:
+    """Both take turns in one process, and their rates are medians of them."""
+    (found,) = lines(run("measure.py", "ours", "busy", made, json.dumps({"workers": 0, "threads": 1})))
+    assert found["value"] == pytest.approx(found["busy"] / found["idle"])
+
+
+def test_nothing_is_measured_where_the_sides_differ(made: Path, tmp_path: Path) -> None:
     """A shard that only one side reads is found out before anything is measured."""
+    data = tmp_path / "data"
+    data.mkdir()
     for path in made.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    extra = next(made.glob("*.tar"))
-    (tmp_path / "unlisted.tar").write_bytes(extra.read_bytes())
-    said = run("load.py", tmp_path, "--repeats", "1", "--only", "raw", code=1)
-    assert "do not give the same samples" in said
+        (data / path.name).write_bytes(path.read_bytes())
+    (data / "unlisted.tar").write_bytes(next(made.glob("*.tar")).read_bytes())
+    said = peers(data, tmp_path, "--only", "raw", code=1)
+    assert "nothing is measured: ours and webdataset do not give the same samples" in said
+
+
+def test_a_peer_without_an_environment_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that can't be made, or must not be, comes back with the reason, and half of one is not used."""
+    environments = module("environments", monkeypatch)
+    monkeypatch.setitem(environments.PEERS, "webdataset", [str(tmp_path / "no-such-package")])
+    ready, failed = environments.environments(["webdataset"], tmp_path, make=False)
+    assert not ready
+    assert "--setup makes it" in failed["webdataset"]
+    for _ in range(2):
+        ready, failed = environments.environments(["webdataset"], tmp_path)
+        assert not ready
+        assert "pip failed" in failed["webdataset"]
+    monkeypatch.setitem(environments.PEERS, "webdataset", [])
+    (tmp_path / "webdataset" / "requirements.json").write_text("[]")
+    ready, failed = environments.environments(["webdataset"], tmp_path, make=False)
+    assert ready["webdataset"].exists()
+    assert not failed
+
+
+def test_a_summary_compares_each_way_with_the_best_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More is better for rates, less for seconds; what failed is said, and has no number."""
+    way = module("figures", monkeypatch).Way
+    figure = module("figures", monkeypatch).Figure
+    report = module("report", monkeypatch)
+    ways = (way("ours", "a", "first"), way("ours", "b", "first"), way("ray", "", "first"), way("litdata", "", "first"))
+    times = {"ours, a": [3.0, 1.0, 9.0], "ours, b": [2.0, 2.0], "ray": [8.0, 9.0, 7.0]}
+    runs = {name: [{"seconds": t, "rated": 100, "cpu": t} for t in found] for name, found in times.items()}
+    slow = report.summary(figure("f", "about", "s", "less", ways), runs, {"litdata": "ended with code 1"})
+    assert (slow["best_of_ours"], slow["best_peer"], slow["ratio_of_the_best"]) == ("ours, b", "ray", 4.0)
+    assert [(line["way"], line["median"], line.get("ratio")) for line in slow["ways"]] == [
+        ("ours, a", 3.0, None),
+        ("ours, b", 2.0, None),
+        ("ray", 8.0, 4.0),
+    ]
+    fast = report.summary(figure("f", "about", "samples/s", "more", ways), runs, {})
+    assert (fast["best_of_ours"], fast["ratio_of_the_best"]) == ("ours, b", 4.0)
+    said = report.table(slow).splitlines()
+    assert said[-1] == "  litdata: FAILED, ended with code 1"
+    assert "b, against the best peer, ray: 4.00" in said[-2]
+
+
+def test_a_measurement_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last lines of what it said are in the error, and what it started is ended."""
+    watch = module("watch", monkeypatch)
+    with pytest.raises(watch.Failed, match=r"code 3: .*no such file"):
+        watch.run([sys.executable, "-c", "import sys; print('no such file', file=sys.stderr); sys.exit(3)"], os.environ)
+    code = "x = bytearray(60 << 20); import time; time.sleep(0.4); print('{}')"
+    held = watch.run([sys.executable, "-c", code], os.environ, memory=True)
+    assert 60 < held["anonymous_mb"] <= held["peak_mb"] < 200
 
 
 @pytest.mark.parametrize("samples", [30, 90_000])

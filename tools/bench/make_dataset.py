@@ -1,4 +1,4 @@
-"""Make a dataset of photo-like JPEGs with captions, as shards with an index, for load.py.
+"""Make a dataset of photo-like JPEGs with captions, as shards with an index, for peers.py and budgets.py.
 
     python tools/bench/make_dataset.py bench-data/cc3m
     python tools/bench/make_dataset.py bench-data/imagenet --kind imagenet --samples 2000
