@@ -280,9 +280,9 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         self._start(epoch, self.recipe.share(start=start))
         return epoch, start
 
-    def given(self, epoch: int, start: int, steps: int) -> None:
+    def given(self, epoch: int, share: Share, steps: int) -> None:
         """What reads a pass in place of iter() has given so many steps of it."""
-        self._done = epoch, self.recipe.share(start=start), steps
+        self._done = epoch, share, steps
 
     def _start(self, epoch: int, share: Share) -> None:
         self._loaded, self._done = None, (epoch, share, 0)

@@ -36,6 +36,11 @@ class Mover:
         self._stream: Any = None
 
     @property
+    def moves(self) -> bool:
+        """Whether there is anything to do."""
+        return self.device is not None or self._transform is not None
+
+    @property
     def ahead(self) -> bool:
         """Whether a batch moves while the trainer computes, so that it helps to start the next one early."""
         return self.device is not None and self.device.type == "cuda"

@@ -84,7 +84,7 @@ class StreamingLoader:
         self._counters = Counters()
         self._ended: list[Mapping[str, float]] = []
         """What workers that have ended had done."""
-        self._copies = 0
+        self._copies = self._batches = self._samples = 0
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -114,6 +114,7 @@ class StreamingLoader:
         if self._steps is not None:
             self._steps.passed()
         trainer = dict(self._counters.totals())
+        trainer |= {"batches": self._batches, "samples": self._samples}
         trainer["cpu"] = time.process_time() - self._cpu
         trainer["copies"] = self._copies + (0 if self._source is None else self._source.copies)
         return summed([*self._ended, *running], trainer, cores=cores(), gpu=self._monitor.read())
@@ -127,18 +128,23 @@ class StreamingLoader:
         epoch, start = self.dataset.begin(in_workers=self.workers > 0)
         source = self._opened()
         steps = Steps(source, left=self.dataset.recipe.left(start), counters=self._counters)
+        if self._steps is not None:
+            self._steps.supersede()
         self._steps, self._done = steps, (epoch, start, 0)
+        here, share = self.workers == 0, self.dataset.recipe.share(start=start)
+        batched = self.dataset.plan.batch is not None
         whole = False
         try:
             source.begin(epoch, start)
-            for step, item in self._moved(steps):
+            for step, item in self._moved(steps) if self._mover.moves else steps:
                 self._done = epoch, start, step
-                if self.workers == 0:
-                    self.dataset.given(epoch, start, step)
+                if here:
+                    self.dataset.given(epoch, share, step)
                 if item is not None:
-                    self._count(item)
+                    self._batches += 1
+                    self._samples += _samples(item) if batched else 1
                     yield item
-                    del item
+                    del item  # or its memory could not be used again while the next one is waited for
             whole = True
         finally:
             if self._steps is steps:
@@ -150,14 +156,12 @@ class StreamingLoader:
         """The steps with their items on the device; the next one is sent on its way before one is given."""
         mover, moving = self._mover, deque[tuple[int, Moving]]()
         while True:
-            if self._steps is not steps:
-                raise PlanError("another iteration over this loader has begun", hint="make a loader for each")
             if not moving:
                 found = next(steps, None)
                 if found is None:
                     return
                 moving.append((found[0], mover.start(found[1])))
-                del found  # or its memory could not be used again while the next one is waited for
+                del found
             if mover.ahead and steps.ready():
                 step, item = next(steps)
                 moving.append((step, mover.start(item)))
@@ -183,11 +187,6 @@ class StreamingLoader:
                 )
         return self._source
 
-    def _count(self, item: Any) -> None:
-        self._counters.add("batches", 1)
-        keys = item.get("__key__") if isinstance(item, dict) else None
-        self._counters.add("samples", len(keys) if isinstance(keys, list) else 1)
-
     def _retire(self) -> None:
         """Forget what reads, but not what it has done."""
         source, self._source = self._source, None
@@ -206,3 +205,9 @@ class StreamingLoader:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _samples(batch: Any) -> int:
+    """How many samples a batch holds, as its keys say."""
+    keys = batch.get("__key__") if isinstance(batch, dict) else None
+    return len(keys) if isinstance(keys, list) else 1

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from .errors import PlanError
 from .inprocess import InProcess
 from .stats import Counters
 from .workers import Workers
@@ -29,12 +30,19 @@ class Steps:
         self._items: list[Iterator[Any]] = [iter(())] * source.count
         self._held = [0] * source.count
         self._since = time.perf_counter()
+        self._superseded = False
+
+    def supersede(self) -> None:
+        """Another pass is taken from the source: what asks for more steps of this one gets an error."""
+        self._superseded, self._left = True, 0
 
     def __iter__(self) -> Steps:
         return self
 
     def __next__(self) -> tuple[int, Any]:
         if self._done >= self._left:
+            if self._superseded:
+                raise PlanError("another iteration over this loader has begun", hint="make a loader for each")
             raise StopIteration
         worker = self._done % self._source.count
         if not self._held[worker]:
