@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .buffers import SMALL
 from .errors import BatchError
 
 Allocate = Callable[..., torch.Tensor]
@@ -23,6 +24,15 @@ Allocate = Callable[..., torch.Tensor]
 def fresh(shape: Sequence[int], dtype: torch.dtype = torch.uint8) -> torch.Tensor:
     """Memory of its own for each tensor."""
     return torch.empty(tuple(shape), dtype=dtype)
+
+
+def shared(shape: Sequence[int], dtype: torch.dtype = torch.uint8) -> torch.Tensor:
+    """Memory that torch's DataLoader hands from a worker to the trainer as it is; it would copy any other."""
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if size < SMALL:
+        return fresh(shape, dtype)
+    storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
+    return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape))  # type: ignore[call-overload, no-any-return]
 
 
 class Places:

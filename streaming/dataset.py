@@ -19,6 +19,7 @@ from typing import Any, Final
 from torch.utils.data import IterableDataset, get_worker_info
 
 from .assemble import Collate
+from .batch import shared
 from .catalog import open_catalog, open_mix
 from .choice import FieldChoice
 from .decode import Decode, Decoders
@@ -307,7 +308,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
     def _run(self, epoch: int, share: Share) -> Iterator[Any]:
         recipe, batched = self.recipe, self.plan.batch is not None
         with (
-            Reader(recipe, workers=share.workers) as reader,
+            Reader(recipe, workers=share.workers, allocate=shared if get_worker_info() is not None else None) as reader,
             closing(reader.passes([(epoch, share)])) as work,
         ):
             for done in work:

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple, Self
 
 from .assemble import Assembler, Collate, Done
+from .batch import Allocate
 from .buffers import Buffers
 from .catalog import Catalog
 from .choice import FieldChoice
@@ -133,12 +134,13 @@ class Reader:
         threads: int | None = None,
         workers: int = 1,
         buffers: Buffers | None = None,
+        allocate: Allocate | None = None,
         counters: Counters | None = None,
     ) -> None:
         self.recipe = recipe
         self.threads = recipe.thread_count(threads, workers)
         self.counters = counters or Counters()
-        self.buffers = buffers or Buffers(keep=recipe.ahead_bytes)
+        self._allocate = allocate or (buffers or Buffers(keep=recipe.ahead_bytes)).tensor
         self._work: Readahead | None = None
         self._fetcher = Fetcher(recipe.catalog, recipe.choice.read, self._viewed)
 
@@ -188,7 +190,7 @@ class Reader:
             recipe.collate,
             framings(recipe.plan),
             epoch,
-            allocate=self.buffers.tensor,
+            allocate=self._allocate,
             channels_last=recipe.channels_last,
             counters=self.counters,
             light=recipe.light,

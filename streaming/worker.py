@@ -3,7 +3,7 @@
 What the trainer says, as tuples:
 
     ("run", number, epoch, start)    read this epoch from this position on; whatever was read before is not wanted
-    ("took", unused)                 a message was taken; these buffers are free again
+    ("took", count, unused)          so many messages were taken; these buffers are free again
 
 and the end of the connection means: end.  What the worker sends has a header {run, epoch, steps, skipped, totals} and
 the items of a unit, or {run, epoch, failed} and an error.  At most `prefetch` messages are sent and not taken.
@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from .assemble import Done
 from .channel import Sender
 from .errors import WorkerError
 from .plan import Share
@@ -110,10 +111,7 @@ class _Worker:
                         epoch, start, skips = epoch + 1, 0, Skips(work.recipe.skip_limit)
                         continue
                     skips.add(some.errors)
-                    items = list(some.items)
-                    for step, item in zip(some.unit.steps, items, strict=True):
-                        work.recipe.sign(item, epoch, start, step)
-                    skipped = len(some.errors)
+                    items, skipped = self._signed(some, epoch, start), len(some.errors)
                     del some
                     totals = {**self._counters.totals(), "threads": reader.threads, "cpu": time.process_time()}
                     self._send(items, run=number, epoch=epoch, count=len(items), skipped=skipped, totals=totals)
@@ -125,11 +123,19 @@ class _Worker:
         except Exception as error:  # noqa: BLE001  (raised in the trainer, where its turn comes)
             self._send(_portable(error), run=number, epoch=epoch, failed=True)
 
+    def _signed(self, done: Done, epoch: int, start: int) -> list[Any]:
+        """The items of a unit, batches with the states behind them."""
+        sign = self._work.recipe.sign
+        return [sign(item, epoch, start, step) for step, item in zip(done.unit.steps, done.items, strict=True)]
+
     def _todo(self, epoch: int, share: Share) -> Iterator[tuple[int, Share]]:
         yield epoch, share
+        recipe, whole = self._work.recipe, self._work.recipe.share(self._work.worker, self._work.workers)
+        if not whole.turns(recipe.left(0)):
+            return  # more workers than steps: this one would run through all epochs there are, and hear nothing
         while self._work.continuous and epoch + 1 < MAX_EPOCH:
             epoch += 1
-            yield epoch, self._work.recipe.share(self._work.worker, self._work.workers)
+            yield epoch, whole
 
     def _send(self, item: Any, **header: Any) -> None:
         """Send when there is room, unless another pass is wanted meanwhile."""
@@ -153,8 +159,9 @@ class _Worker:
             number, epoch, start = rest
             self._wanted = number, epoch, start
         else:
-            self._sent -= 1
-            for number in rest[0]:
+            count, unused = rest
+            self._sent -= count
+            for number in unused:
                 self._sender.buffers.back(number)
 
 

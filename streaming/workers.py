@@ -9,11 +9,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import signal
+import socket
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from threading import current_thread, main_thread
@@ -28,6 +31,9 @@ from .worker import Work, raised, serve
 _MEMORY_HINT: Final = (
     "a worker that is killed with signal 9 has often run out of memory: lower ahead_bytes, prefetch or workers"
 )
+_CODE_HINT: Final = (
+    "what it wrote to stderr says why; a program with workers guards its main code with `if __name__ == '__main__':`"
+)
 _PATIENCE: Final = 5.0
 """Seconds that a worker gets to finish what it is at when it is to end."""
 
@@ -38,6 +44,8 @@ class Workers:
     def __init__(
         self, recipe: Recipe, *, count: int, threads: int | None, prefetch: int, start: str, continuous: bool
     ) -> None:
+        if multiprocessing.current_process().daemon:
+            raise PlanError("a daemon process may not start worker processes", hint="use workers=0 here")
         self.count = count
         self.totals: list[Mapping[str, float]] = [{}] * count
         """What each worker has done up to the message that was taken last."""
@@ -49,8 +57,10 @@ class Workers:
         self._receivers: list[Receiver] = []
         connections: list[Connection] = []
         # Also without close(), and at the interpreter's end.
-        self._end = weakref.finalize(self, _end, self._processes, connections)
+        self._end = weakref.finalize(self, _end, os.getpid(), self._processes, connections)
         context = multiprocessing.get_context(start)
+        if start != "fork":
+            resource_tracker.ensure_running()  # or the first start would start it too, and let Ctrl-C through
         for worker in range(count):
             here, there = context.Pipe(duplex=True)
             connections.append(here)
@@ -63,6 +73,7 @@ class Workers:
             try:
                 with _without_interrupts():
                     process.start()
+                    self._processes.append(process)
             except (pickle.PicklingError, AttributeError, TypeError) as error:
                 self.close()
                 raise PlanError(
@@ -71,7 +82,6 @@ class Workers:
                 ) from error
             finally:
                 there.close()
-            self._processes.append(process)
 
     @property
     def copies(self) -> int:
@@ -86,7 +96,13 @@ class Workers:
         self._pass = epoch, start
         for worker, receiver in enumerate(self._receivers):
             with self._named(worker):
+                # A worker that waits for room in the pipe hears nothing; so what is left of the pass before goes first.
+                stale = 0
+                while receiver.connection.poll():
+                    receiver.receive(lambda _: False)
+                    stale += 1
                 receiver.connection.send(("run", self._number, epoch, start))
+                receiver.connection.send(("took", stale, receiver.unused()))
 
     def ready(self, worker: int) -> bool:
         """Whether take() would not wait long."""
@@ -126,7 +142,7 @@ class Workers:
         with self._named(worker):
             while not found:
                 header, items = receiver.receive(wanted)
-                receiver.connection.send(("took", receiver.unused()))
+                receiver.connection.send(("took", 1, receiver.unused()))
         if header.get("failed"):
             self.close()
             raise raised(items)
@@ -141,7 +157,8 @@ class Workers:
         except (EOFError, OSError) as error:
             dead = self._dead(worker)
             self.close()
-            raise WorkerError(dead, hint=_MEMORY_HINT if "signal 9" in dead else None) from error
+            hint = _MEMORY_HINT if "signal 9" in dead else _CODE_HINT if "code" in dead else None
+            raise WorkerError(dead, hint=hint) from error
         except BaseException:
             self.close()
             raise
@@ -161,8 +178,13 @@ class Workers:
         self._end()
 
 
-def _end(processes: list[BaseProcess], connections: list[Connection]) -> None:
+def _end(owner: int, processes: list[BaseProcess], connections: list[Connection]) -> None:
+    if os.getpid() != owner:
+        return  # a forked process has this object too; the workers are not its own
     for connection in connections:
+        # Closing alone ends nothing where a process that was forked meanwhile has the connection too.
+        with suppress(OSError), socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as end:
+            end.shutdown(socket.SHUT_RDWR)
         connection.close()
     for process in processes:
         process.join(_PATIENCE)
