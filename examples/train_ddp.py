@@ -19,15 +19,13 @@ import torch.distributed as dist
 from torch import nn
 
 from streaming import FixedBatch, StreamingDataset, StreamingLoader
+from streaming.transforms import Normalize, RandomFlip, RandomResizedCrop
 
 WORDS = 64
 
 
-def augment(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """A random crop, flipped half of the time, and the target; `rng` belongs to this sample in this epoch."""
-    top, left = rng.integers(0, 9, size=2)
-    image = sample["jpg"][:, top : top + 64, left : left + 64]
-    sample["jpg"] = image.flip(2) if rng.random() < 0.5 else image
+def add_target(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:  # noqa: ARG001
+    """The words of the caption as a target.  `rng`, not needed here, belongs to this sample in this epoch."""
     sample["target"] = torch.zeros(WORDS)
     sample["target"][[zlib.crc32(word.encode()) % WORDS for word in sample["txt"].lower().split()]] = 1.0
     return sample
@@ -45,15 +43,19 @@ def train(args: argparse.Namespace) -> None:
     torch.manual_seed(args.seed)
     model = nn.parallel.DistributedDataParallel(make_model().to(args.device))
     optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    augment = [RandomResizedCrop(scale=(0.6, 1.0)), RandomFlip(), add_target]
     dataset = StreamingDataset(
-        args.data, batch=FixedBatch(args.batch, size=72), shuffle=True, seed=args.seed, transform=augment
+        args.data, batch=FixedBatch(args.batch, size=64), shuffle=True, seed=args.seed, transform=augment
     )
+    normalize = Normalize(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
     if rank == 0:
         print(dataset.plan, flush=True)
 
     checkpoint = args.out / "checkpoint.pt"
     done = 0
-    with StreamingLoader(dataset, workers=args.workers, device=args.device) as loader:
+    with StreamingLoader(
+        dataset, workers=args.workers, device=args.device, device_transform=normalize, continuous=True
+    ) as loader:
         if args.resume:
             saved = torch.load(checkpoint, map_location=args.device, weights_only=True)
             model.module.load_state_dict(saved["model"])
@@ -65,9 +67,7 @@ def train(args: argparse.Namespace) -> None:
             for batch in loader:
                 start = start or time.perf_counter()
                 log(args.out / f"samples-{rank}.jsonl", epoch=epoch, position=position, keys=batch["__key__"])
-                loss = nn.functional.binary_cross_entropy_with_logits(
-                    model(batch["jpg"].float() / 127.5 - 1.0), batch["target"]
-                )
+                loss = nn.functional.binary_cross_entropy_with_logits(model(batch["jpg"]), batch["target"])
                 optimiser.zero_grad()
                 loss.backward()
                 optimiser.step()
@@ -81,6 +81,7 @@ def train(args: argparse.Namespace) -> None:
                 mean = float(total) / max(1, steps * ranks)
                 log(args.out / "epochs.jsonl", epoch=epoch, ranks=ranks, steps=steps, loss=mean, samples_per_s=rate)
                 print(f"epoch {epoch}: {steps} steps, loss {mean:.4f}, {rate:,.0f} samples/s", flush=True)
+                print(loader.stats(), flush=True)
                 state = {"model": model.module.state_dict(), "optimiser": optimiser.state_dict()}
                 torch.save(state | {"loader": loader.state_dict()}, checkpoint)
             if done == args.stop_after:

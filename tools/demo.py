@@ -84,7 +84,7 @@ def read_back(args: argparse.Namespace) -> int:
     shards, first, second = (args.out / name for name in ("shards", "run", "resumed"))
     batch = Layout.of(StreamingDataset(shards).plan.samples).batch
     dataset, alone = (
-        StreamingDataset(shards, batch=FixedBatch(batch, size=72), shuffle=True, seed=SEED, rank=0, world_size=ranks)
+        StreamingDataset(shards, batch=FixedBatch(batch, size=64), shuffle=True, seed=SEED, rank=0, world_size=ranks)
         for ranks in (RANKS, 1)
     )
     say("plan", *str(dataset.plan).splitlines())
