@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
-from threading import Lock
+from threading import RLock
 from typing import Any, Final, Self
 
 from .monitor import Gpu
@@ -30,7 +30,8 @@ class Counters:
     """Sums by name; safe to share between threads."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        # Iterators that are collected count too, and collection can happen while the lock is held.
+        self._lock = RLock()
         self._totals: dict[str, float] = {}
 
     def add(self, name: str, amount: float) -> None:
