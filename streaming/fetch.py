@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
+from threading import RLock
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from shardwriter.tar import header_before
 from .catalog import Catalog
 from .cut import Cut, Ints, RawSample, Rows, sliceable
 from .plan import SampleRefs
+from .readahead import OURS, may_wait
 
 OPEN_SHARDS: Final = 256
 """Shards that one reader keeps open: each local one holds a file descriptor, of which a process often has 1,024."""
@@ -70,7 +71,7 @@ class Fetcher:
         self._wanted = wanted
         self._viewed = viewed
         self._shards: OrderedDict[int, _Open] = OrderedDict()
-        self._lock = Lock()
+        self._lock = RLock()  # an iterator that is collected closes this, in whatever thread and at whatever moment
         self._pool: ThreadPoolExecutor | None = None
 
     def fetch(self, refs: SampleRefs) -> list[RawSample]:
@@ -133,7 +134,7 @@ class Fetcher:
     def _requests(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(REQUESTS, thread_name_prefix="shardstream-read")
+                self._pool = ThreadPoolExecutor(REQUESTS, thread_name_prefix=f"{OURS}read")
             return self._pool
 
     def _open(self, shard: int) -> _Open:
@@ -172,7 +173,7 @@ class Fetcher:
             pool, self._pool = self._pool, None
             self._shards.clear()
         if pool is not None:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=may_wait(), cancel_futures=True)
 
     def __enter__(self) -> Fetcher:
         return self

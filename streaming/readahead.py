@@ -26,9 +26,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from threading import Condition, Lock, Thread, current_thread
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from .batch import size_of
+
+OURS: Final = "shardstream-"
+"""What the names of this package's threads begin with."""
 
 
 class Job(Protocol):
@@ -110,8 +113,8 @@ class Readahead:
         if self._threads == 0:
             yield from map(run_here, self._jobs)
             return
-        work = Threads(self._threads, "shardstream-decode")
-        fetch = Threads(self._fetchers, "shardstream-fetch") if self._fetchers else work
+        work = Threads(self._threads, "decode")
+        fetch = Threads(self._fetchers, "fetch") if self._fetchers else work
         waiting, jobs = self._waiting, enumerate(self._jobs)
         guess, more = 0, True
 
@@ -192,7 +195,8 @@ class Threads:
         self._tasks = _Tasks()
         # Daemons, so that an iterator that is never closed does not keep the interpreter from ending; what is running
         # then is waited for all the same, or it would run into an interpreter that is being taken down.
-        self._threads = [Thread(target=self._tasks.run, name=f"{name}_{i}", daemon=True) for i in range(count)]
+        names = [f"{OURS}{name}_{i}" for i in range(count)]
+        self._threads = [Thread(target=self._tasks.run, name=name, daemon=True) for name in names]
         self._end = weakref.finalize(self, _join, self._tasks, self._threads)
         for thread in self._threads:
             thread.start()
@@ -202,7 +206,7 @@ class Threads:
         self._tasks.put(number, task)
 
     def close(self) -> None:
-        """Forget what has not started, wait for what has, and end the threads."""
+        """Forget what has not started, wait for what has unless that is for others to do, and end the threads."""
         self._end()
 
 
@@ -240,5 +244,14 @@ class _Tasks:
 def _join(tasks: _Tasks, threads: list[Thread]) -> None:
     tasks.close()
     for thread in threads:
-        if thread is not current_thread():  # a thread may be the last to let go of its own pool
+        if may_wait() and thread.ident is not None:
             thread.join()
+
+
+def may_wait() -> bool:
+    """Whether this thread may wait for those that work ahead.
+
+    An iterator that nobody closes is closed where it is collected, which can be in one of these threads, in the middle
+    of what others wait for.
+    """
+    return not current_thread().name.startswith(OURS)
