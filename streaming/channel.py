@@ -48,7 +48,8 @@ class Sender:
         self.buffers = Buffers(self._allocate, keep=keep, dropped=self._drop)
         self._files: dict[int, int] = {}
         """Address of memory that the trainer does not map yet -> its file descriptor."""
-        self._dropped: list[int] = []
+        self._dropped: deque[int] = deque()
+        """Numbers of buffers that were given up, in any thread, since the last message."""
 
     def _allocate(self, size: int) -> Memory:
         file = _memory_file()
@@ -95,7 +96,7 @@ class Sender:
         else:
             pickler.place(torch.frombuffer(stream, dtype=torch.uint8))  # the last of those lent
         new = [buffer for buffer, _ in pickler.lent.values() if buffer.array.ctypes.data in self._files]
-        dropped, self._dropped = self._dropped, []
+        dropped = [self._dropped.popleft() for _ in range(len(self._dropped))]
         lent = [(number, used) for number, (_, used) in pickler.lent.items()]
         self.connection.send((header, [(b.number, len(b.array)) for b in new], dropped, lent, inline))
         for buffer in new:
