@@ -14,6 +14,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Literal, Self
 
 import torch
@@ -154,21 +155,26 @@ class StreamingLoader:
 
     def _moved(self, steps: Steps) -> Iterator[tuple[int, Any]]:
         """The steps with their items on the device; the next one is sent on its way before one is given."""
-        mover, moving = self._mover, deque[tuple[int, Moving]]()
-        while True:
-            if not moving:
-                found = next(steps, None)
-                if found is None:
-                    return
-                moving.append((found[0], mover.start(found[1])))
-                del found
+        mover, moving = self._mover, deque(self._started(steps))
+        failed: Exception | None = None
+        while moving:
             if mover.ahead and steps.ready():
-                step, item = next(steps)
-                moving.append((step, mover.start(item)))
-                del item
+                try:
+                    moving += self._started(steps)
+                except Exception as error:  # noqa: BLE001  (raised behind the batch before it)
+                    failed = error
             step, moved = moving.popleft()
             yield step, mover.finish(moved)
             del moved
+            steps.check()
+            if failed is not None:
+                raise failed
+            if not moving:
+                moving += self._started(steps)
+
+    def _started(self, steps: Steps) -> list[tuple[int, Moving]]:
+        """The next step, if any, on its way."""
+        return [(step, self._mover.start(item)) for step, item in islice(steps, 1)]
 
     def _opened(self) -> Workers | InProcess:
         if self._source is None or self._source.closed:
@@ -196,6 +202,10 @@ class StreamingLoader:
 
     def close(self) -> None:
         """End the worker processes, or the threads.  The loader can be iterated again; it starts new ones then."""
+        steps, self._steps = self._steps, None
+        if steps is not None:
+            steps.passed()
+            steps.supersede()
         if self._source is not None:
             self._source.close()
         self._retire()

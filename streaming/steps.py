@@ -33,23 +33,31 @@ class Steps:
         self._superseded = False
 
     def supersede(self) -> None:
-        """Another pass is taken from the source: what asks for more steps of this one gets an error."""
+        """The source has ended or gives another pass: what asks for more steps of this one gets an error."""
         self._superseded, self._left = True, 0
+
+    def check(self) -> None:
+        """Raise PlanError where this pass is not to be gone on with."""
+        if self._superseded:
+            text = "another iteration over this loader has begun, or it was closed"
+            raise PlanError(text, hint="make a loader for each")
 
     def __iter__(self) -> Steps:
         return self
 
     def __next__(self) -> tuple[int, Any]:
         if self._done >= self._left:
-            if self._superseded:
-                raise PlanError("another iteration over this loader has begun", hint="make a loader for each")
+            self.check()
             raise StopIteration
         worker = self._done % self._source.count
         if not self._held[worker]:
             self._take(worker)
         self._held[worker] -= 1
         self._done += 1
-        return self._done, next(self._items[worker])
+        item = next(self._items[worker])
+        if not self._held[worker]:
+            self._items[worker] = iter(())  # what gave the last item would keep it
+        return self._done, item
 
     def ready(self) -> bool:
         """Whether there is a next step, and it need not be waited for."""
