@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 DeviceTransform = Callable[[Any], Any]
+_MAY_HOLD: Final = (torch.Tensor, dict, list, tuple)
+"""What tensors are looked for in."""
 
 
 @dataclass
@@ -65,7 +67,8 @@ class Mover:
             current.wait_event(moving.event)
             for tensor in tensors(moving.batch):
                 # Its memory was taken on the side stream: it is not to be used again before the current one is done.
-                tensor.record_stream(current)
+                if tensor.is_cuda:  # a transform may have left others where they were
+                    tensor.record_stream(current)
         return moving.batch
 
 
@@ -76,17 +79,20 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, dict):
         for part in value.values():
             yield from tensors(part)
-    elif isinstance(value, (list, tuple)) and any(isinstance(part, torch.Tensor) for part in value):
+    elif isinstance(value, (list, tuple)):
         for part in value:
-            yield from tensors(part)
+            if isinstance(part, _MAY_HOLD):
+                yield from tensors(part)
 
 
 def _moved(value: Any, device: torch.device | None, *, pinned: bool = False) -> Any:
+    """The value with its tensors on the device; what holds none is given as it is."""
     if isinstance(value, torch.Tensor):
-        return (value.pin_memory() if pinned else value).to(device, non_blocking=pinned)
+        plain = value.device.type == "cpu" and value.layout == torch.strided
+        return (value.pin_memory() if pinned and plain else value).to(device, non_blocking=pinned)
+    if not any(True for _ in tensors(value)):
+        return value
     if isinstance(value, dict):
         return {name: _moved(part, device, pinned=pinned) for name, part in value.items()}
-    if isinstance(value, (list, tuple)) and any(isinstance(part, torch.Tensor) for part in value):
-        parts = [_moved(part, device, pinned=pinned) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value
+    parts = [_moved(part, device, pinned=pinned) for part in value]
+    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
