@@ -38,7 +38,7 @@ class Buffer:
     def __init__(self, number: int, array: Memory) -> None:
         self.number = number
         self.array = array
-        self.tensor: weakref.ref[Memory] | None = None
+        self.tensor: weakref.KeyedRef[Buffer, Memory] | None = None
         self.lent = False
 
 
@@ -63,8 +63,9 @@ class Buffers:
         self._free: list[Buffer] = []
         self._used: dict[int, Buffer] = {}
         """By the address at which the memory begins."""
-        # Finalizers run at any moment, also while this object's lock is held: they only note what has ended.
-        self._ended: deque[Buffer] = deque()
+        # Finalizers run at any moment, also while this object's lock is held: they only note what has ended.  They are
+        # a method in C, since an interrupt (Ctrl-C) that is met in a finalizer is lost.
+        self._ended: deque[weakref.KeyedRef[Buffer, Memory]] = deque()
         self._made = 0
 
     def tensor(
@@ -91,13 +92,13 @@ class Buffers:
                 buffer = Buffer(self._made, self._allocate(_rounded(size)))
             self._used[buffer.array.ctypes.data] = buffer
             array = buffer.array[:size]
-            buffer.tensor = weakref.ref(array, lambda _: self._ended.append(buffer))
+            buffer.tensor = weakref.KeyedRef(array, self._ended.append, buffer)
         return torch.from_numpy(array)
 
     def _collect(self) -> None:
         """Take back the buffers whose tensors have ended."""
         while self._ended:
-            buffer = self._ended.popleft()
+            buffer = self._ended.popleft().key
             buffer.tensor = None
             self._free_if_unused(buffer)
         self._drop(self._keep)

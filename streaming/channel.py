@@ -122,10 +122,10 @@ class Receiver:
         self._buffers = buffers
         self._hold = hold
         self._mapped: dict[int, Memory] = {}
-        self._kept: dict[int, tuple[int, weakref.ref[Memory]]] = {}
+        self._kept: dict[int, tuple[int, weakref.KeyedRef[int, Memory]]] = {}
         """Buffer -> the message it came with, and what lives as long as its tensors do."""
-        # Finalizers run at any moment, in any thread: they only note what has ended.
-        self._ended: deque[int] = deque()
+        # As in Buffers: finalizers, which run at any moment, only note what has ended.
+        self._ended: deque[weakref.KeyedRef[int, Memory]] = deque()
         self._unused: list[int] = []
         self._messages = 0
 
@@ -164,7 +164,7 @@ class Receiver:
 
     def _keep(self, number: int, size: int) -> torch.Tensor:
         array = self._mapped[number][:size]
-        self._kept[number] = self._messages, weakref.ref(array, lambda _: self._ended.append(number))
+        self._kept[number] = self._messages, weakref.KeyedRef(array, self._ended.append, number)
         return torch.from_numpy(array)
 
     def _copy(self, number: int, size: int) -> torch.Tensor:
@@ -173,7 +173,7 @@ class Receiver:
 
     def _settle(self) -> None:
         while self._ended:
-            number = self._ended.popleft()
+            number = self._ended.popleft().key
             del self._kept[number]
             self._unused.append(number)
 
