@@ -80,6 +80,9 @@ class Workers:
                     f"the dataset can't be sent to a worker process: {error}",
                     hint="define transform, decode and collate functions at the top of a module, or use workers=0",
                 ) from error
+            except BaseException:
+                self.close()
+                raise
             finally:
                 there.close()
 
