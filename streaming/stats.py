@@ -111,9 +111,9 @@ class Stats:
             return f"{said}; the processor binds: all {self.cores} cores are busy, most of it with {stage}"
         if busy > BUSY:
             advice = "threads or workers" if stage != "fetch" else "threads, or nearer storage,"
-            return f"{said}; {stage} binds: {used} are busy {min(1, busy):.0%} of the time; more {advice} would help"
+            return f"{said}; {stage} binds: {used} worked {min(1, busy):.0%} of the time; more {advice} would help"
         return (
-            f"{said}, but {used} were idle {max(0, 1 - busy):.0%} of it: the start of an epoch, short epochs, or "
+            f"{said}, but {used} idled {max(0, 1 - busy):.0%} of it: the start of an epoch, short epochs, or "
             f"limits (ahead_bytes, prefetch) bind"
         )
 
