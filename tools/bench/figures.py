@@ -48,6 +48,8 @@ def figures(peers: Iterable[str], cores: int) -> list[Figure]:
     if "webdataset" in peers:
         raw.append(Way("webdataset", "shuffled", "raw", {"shuffle": True}, "ours, shuffled"))
         raw.append(Way("webdataset", "batches", "raw", {"batched": True}, "ours, batches"))
+    if "mosaic" in peers:
+        raw.append(Way("mosaic", "by number", "raw", {"by_number": True}, "ours, bytes"))
     resumable = [side for side in RESUMABLE if side == "ours" or side in peers]
     limits = [
         Way("limit", f"{cores} threads, {pixel} bytes a pixel", "limit", {"threads": cores, "pixel": pixel})

@@ -190,7 +190,12 @@ def main() -> None:
     side = import_module(f"sides.{name}")
     for module in (*side.MODULES, "psutil"):
         import_module(module)
-    result = KINDS[kind](side, data, **json.loads(options))
+    chosen = json.loads(options)
+    if name != "ours" and not chosen.get("workers"):
+        # As DataLoader has it in workers.  Torch's threads wait for each other by spinning: in a peer's only process
+        # they gain nothing, and lose a lot where anything else runs.
+        import_module("torch").set_num_threads(1)
+    result = KINDS[kind](side, data, **chosen)
     print(json.dumps(result), flush=True)
 
 

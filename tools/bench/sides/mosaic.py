@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .common import BATCH, DECODERS, loader, samples
+from .common import BATCH, DECODERS, Again, loader, samples
 
 MODULES = ["torch", "PIL.Image", "streaming"]
 COLUMNS = {"__key__": "str", "jpg": "bytes", "txt": "str"}
@@ -20,10 +20,12 @@ def write(folder: str, out: str) -> None:
             writer.write(sample)
 
 
-def raw(data: str) -> Any:
+def raw(data: str, by_number: bool = False) -> Any:
+    """Iterated over, which a thread of its own prepares, or indexed, which is quicker on local files."""
     from streaming import StreamingDataset
 
-    return StreamingDataset(local=data, shuffle=False, batch_size=1)
+    dataset = StreamingDataset(local=data, shuffle=False, batch_size=BATCH)
+    return Again(lambda: map(dataset.__getitem__, range(len(dataset)))) if by_number else dataset
 
 
 def batches(data: str, workers: int = 0, decoder: str = "pillow") -> Any:
