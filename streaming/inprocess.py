@@ -37,6 +37,8 @@ class InProcess:
         self._work: Generator[Done | Over] | None = None
         self._skips = Skips(recipe.skip_limit)
         self._pass: tuple[int, int] | None = None
+        self._ahead: tuple[int, int] | None = None
+        """The pass that is begun already, while none is taken."""
 
     @property
     def totals(self) -> list[Mapping[str, float]]:
@@ -48,10 +50,11 @@ class InProcess:
     def begin(self, epoch: int, start: int) -> None:
         """The pass that is taken next."""
         self._skips = Skips(self._recipe.skip_limit)
-        if self._work is not None and self._pass == (epoch, start):
+        ahead, self._ahead = self._ahead, None
+        self._pass = epoch, start
+        if self._work is not None and ahead == self._pass:
             return
         self.close()
-        self._pass = epoch, start
         self._reader = Reader(self._recipe, threads=self._threads, buffers=self._buffers, counters=self._counters)
         self._work = self._reader.passes(self._todo(epoch, self._recipe.share(start=start)))
 
@@ -91,7 +94,7 @@ class InProcess:
     def over(self) -> None:
         """The pass was taken to its end."""
         if self._pass is not None and self._continuous:
-            self._pass = self._pass[0] + 1, 0
+            self._ahead = self._pass[0] + 1, 0
         else:
             self.close()
 

@@ -52,6 +52,8 @@ class Workers:
         self._continuous = continuous
         self._number = 0
         self._pass: tuple[int, int] | None = None
+        self._ahead: tuple[int, int] | None = None
+        """The pass that continuous workers have begun by themselves, while none is taken."""
         self._buffers = Buffers()
         self._processes: list[BaseProcess] = []
         self._receivers: list[Receiver] = []
@@ -93,10 +95,11 @@ class Workers:
 
     def begin(self, epoch: int, start: int) -> None:
         """The pass that is taken next; one that the workers have begun by themselves goes on."""
-        if self._continuous and self._pass == (epoch, start):
+        ahead, self._ahead = self._ahead, None
+        self._pass = epoch, start
+        if ahead == self._pass:
             return
         self._number += 1
-        self._pass = epoch, start
         for worker, receiver in enumerate(self._receivers):
             with self._named(worker):
                 # A worker that waits for room in the pipe hears nothing; so what is left of the pass before goes first.
@@ -118,12 +121,12 @@ class Workers:
 
     def left(self) -> None:
         """The pass is not taken to its end."""
-        self._pass = None
+        self._pass = self._ahead = None
 
     def over(self) -> None:
         """The pass was taken to its end."""
-        if self._pass is not None:
-            self._pass = self._pass[0] + 1, 0
+        if self._pass is not None and self._continuous:
+            self._ahead = self._pass[0] + 1, 0
 
     def take(self, worker: int) -> tuple[dict[str, Any], list[Any]]:
         """(header, items) of the next unit of a worker.
