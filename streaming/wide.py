@@ -74,6 +74,15 @@ class WidePixels:
         if (height, width) == (box[2:] if box else (self._height, self._width)):
             self.unpack(out, box)
             return
-        small = WidePixels(height, width)
-        kernel()(self.image(box), small.image())
+        given, small = self._dense(box), WidePixels(height, width)
+        kernel()(given.image(), small.image())
         small.unpack(out)
+
+    def _dense(self, box: Box | None) -> WidePixels:
+        """The box by itself: the kernel takes pixels without gaps, and would copy others itself, ten times as slow."""
+        if box is None or box == (0, 0, self._height, self._width):
+            return self
+        top, left, h, w = box
+        copy = WidePixels(h, w)
+        copy.words[...] = self.words[top : top + h, left : left + w]
+        return copy
