@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from .buffers import SMALL
+from .copying import write
 from .errors import BatchError
 
 Allocate = Callable[..., torch.Tensor]
@@ -135,7 +136,10 @@ def _stacked(field: str, values: list[Any], key: Callable[[int], str], allocate:
             )
     if any(v.device.type != "cpu" or v.layout != torch.strided or v.requires_grad for v in values):
         return torch.stack(values)
-    return torch.stack(values, out=allocate((len(values), *first.shape), first.dtype))
+    whole = allocate((len(values), *first.shape), first.dtype)
+    for place, value in zip(whole, values, strict=True):
+        write(place, value)
+    return whole
 
 
 def _as_tensor(value: Any) -> Any:

@@ -34,6 +34,7 @@ import numpy as np
 import torch
 
 from .buffers import SMALL, Buffer, Buffers, Memory
+from .copying import write
 from .errors import TransformError, WorkerError
 
 HOLD: Final = 2
@@ -169,7 +170,9 @@ class Receiver:
 
     def _copy(self, number: int, size: int) -> torch.Tensor:
         self._unused.append(number)
-        return self._buffers.tensor((size,)).copy_(torch.from_numpy(self._mapped[number][:size]))
+        copy = self._buffers.tensor((size,))
+        np.copyto(copy.numpy(), self._mapped[number][:size])
+        return copy
 
     def _settle(self) -> None:
         while self._ended:
@@ -232,7 +235,8 @@ class _Pickler(pickle.Pickler):
         if number is None:
             found = self._buffers.lend(tensor)
             if found is None:
-                copy = self._buffers.tensor(tuple(tensor.shape), tensor.dtype).copy_(tensor)
+                copy = self._buffers.tensor(tuple(tensor.shape), tensor.dtype)
+                write(copy, tensor)
                 found = self._buffers.lend(copy)
                 assert found is not None  # noqa: S101  (a buffer that was just taken)
                 tensor, storage = copy, copy.untyped_storage()

@@ -28,6 +28,7 @@ from shardwriter.errors import DecodeError
 from shardwriter.headers import jpeg_header
 from shardwriter.probe import REFUSALS, orientation
 
+from .copying import write
 from .framing import Box, Framing, reduced, reduction
 from .resize import cover, scale_into, shrink
 from .wide import Turn, WidePixels
@@ -155,7 +156,8 @@ def _framed(pixels: Pixels, box: Box, shape: tuple[int, int], flip: bool, out: t
 
 
 def _mirrored(image: torch.Tensor) -> torch.Tensor:
-    return image.copy_(image.flip(-1))
+    write(image, image.flip(-1))
+    return image
 
 
 def _with_pillow(data: bytes | memoryview) -> Pixels:

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from .batch import Allocate, collate, fresh
+from .copying import clear, write
 from .errors import BatchError
 
 Sample = dict[str, Any]
@@ -122,9 +123,9 @@ def _padded_images(
     height, width = max(h for h, _ in sizes), max(w for _, w in sizes)
     _check_limit(field, len(values) * height * width, len(values), samples, limit)
     _check_alike(field, values, samples, 1, 2)
-    out = allocate((len(values), values[0].shape[0], height, width), values[0].dtype).zero_()
+    out = clear(allocate((len(values), values[0].shape[0], height, width), values[0].dtype))
     for slot, value, (h, w) in zip(out, values, sizes, strict=True):
-        slot[:, :h, :w] = value
+        write(slot[:, :h, :w], value)
     return {field: out, f"{field}.sizes": torch.tensor(sizes)}
 
 
@@ -135,9 +136,9 @@ def _padded_arrays(
     lengths = [v.shape[axis] for v in values]
     shape = list(values[0].shape)
     shape[axis] = max(lengths)
-    out = allocate((len(values), *shape), values[0].dtype).zero_()
+    out = clear(allocate((len(values), *shape), values[0].dtype))
     for slot, value, length in zip(out, values, lengths, strict=True):
-        slot.narrow(axis, 0, length).copy_(value)
+        write(slot.narrow(axis, 0, length), value)
     return {field: out, f"{field}.lengths": torch.tensor(lengths)}
 
 
@@ -159,7 +160,12 @@ def _joined_along(values: list[torch.Tensor], axis: int, allocate: Allocate) -> 
     """The values one behind the other along an axis."""
     shape = list(values[0].shape)
     shape[axis] = sum(v.shape[axis] for v in values)
-    return torch.cat(values, dim=axis, out=allocate(shape, values[0].dtype))
+    whole = allocate(shape, values[0].dtype)
+    start = 0
+    for value in values:
+        write(whole.narrow(axis, start, value.shape[axis]), value)
+        start += value.shape[axis]
+    return whole
 
 
 def _offsets(lengths: list[int]) -> torch.Tensor:

@@ -45,7 +45,7 @@ def scale_into(pixels: NDArray[np.uint8], out: torch.Tensor) -> None:
     """
     place = out[None]
     if pixels.shape[:2] == out.shape[1:]:
-        out.copy_(torch.from_numpy(pixels).permute(2, 0, 1))
+        np.copyto(out.numpy(), pixels.transpose(2, 0, 1))
     elif out.is_contiguous() or place.is_contiguous(memory_format=torch.channels_last):
         # Pixels with gaps between rows the kernel would copy itself, ten times as slow as numpy does.
         kernel()(torch.from_numpy(np.ascontiguousarray(pixels)[None].transpose(0, 3, 1, 2)), place)
