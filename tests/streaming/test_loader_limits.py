@@ -68,9 +68,8 @@ def test_an_iteration_whose_loader_was_closed(small: str, workers: int, nothing_
         assert numbers(loader) == planned(loader.dataset, 1)[:18]
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize(("workers", "batch"), [(0, None), (0, FixedBatch(2)), (3, None), (3, FixedBatch(2))])
 @pytest.mark.parametrize("continuous", [False, True])
-@pytest.mark.parametrize("batch", [FixedBatch(2), None])
 def test_fewer_steps_than_workers(tmp_path: Path, workers: int, continuous: bool, batch: FixedBatch | None) -> None:
     """A rank may have fewer steps than it has workers, or none: each epoch has what there is, as often as asked."""
     folder = write_samples(tmp_path / "data", [(f"{i}.cls", b"%d" % i) for i in range(3)])
