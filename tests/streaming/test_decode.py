@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from reading import Unpicklable, write_samples
 
-from streaming import DecodeError, StreamingDataset, TransformError
+from streaming import DecodeError, PlanError, StreamingDataset, TransformError
 from streaming.decode import Decoders, guarded
 from streaming.image import Framing
 
@@ -148,3 +148,62 @@ def test_bytes_that_are_not_what_the_field_says(field: str, data: bytes) -> None
     """Damaged values are DecodeErrors."""
     with pytest.raises(DecodeError):
         Decoders(True).decode(field, data)
+
+
+def test_views() -> None:
+    """decode="views" keeps every field as it is stored, as False does; other words are refused."""
+    decoders = Decoders("views")
+    data = memoryview(b"7")
+    assert decoders.decode("cls", data) is data
+    assert decoders.views
+    assert decoders.none
+    assert not Decoders(False).views
+    assert not Decoders({"txt": None}).none
+    with pytest.raises(PlanError, match=r"decode='bytes'.*'views'"):
+        Decoders("bytes")  # type: ignore[arg-type]
+
+
+def test_which_fields_are_images() -> None:
+    """A field is an image where its name says so and nothing else decodes it; those take views as well as bytes."""
+    decoders = Decoders({"left.jpg": None, "webp": len})
+    assert decoders.is_image("jpg")
+    assert decoders.is_image("right.jpg")
+    assert not any(decoders.is_image(field) for field in ("left.jpg", "webp", "a.webp", "txt", "bin"))
+    assert not Decoders(False).is_image("jpg")
+    assert torch.equal(decoders.decode("png", memoryview(_png(5, 4))), decoders.decode("png", _png(5, 4)))
+
+
+def test_images_are_written_where_they_are_wanted() -> None:
+    """A place is filled and given back; a field that is no image has no use for one."""
+    place = torch.zeros((3, 2, 3), dtype=torch.uint8)
+    assert Decoders(True).decode("png", _png(5, 4), Framing((2, 3)), place) is place
+    assert place[0].min() > 200
+    assert Decoders(True).decode("cls", b"7", Framing((2, 3)), place) == 7
+
+
+@pytest.mark.parametrize(
+    ("decode", "own"),
+    [(True, False), (False, True), ("views", True), ({}, False), ({"txt": len}, False), ({"jpg": len}, True),
+     ({"left.png": None}, True)],
+)  # fmt: skip
+def test_who_decodes_images(decode: Any, own: bool) -> None:
+    """Whether all images are decoded by name, so that crops and flips can be part of it."""
+    assert Decoders(decode).own_images == own
+
+
+@pytest.mark.parametrize(
+    ("decode", "fields", "light"),
+    [
+        (True, ["txt", "cls", "json", "npy", "bin"], True),
+        (True, ["txt", "left.jpg"], False),
+        (True, [], True),
+        (False, ["jpg", "txt"], True),
+        ("views", ["jpg"], True),
+        ({"jpg": None}, ["jpg", "txt"], True),
+        ({"jpg": None}, ["png"], False),
+        ({"txt": len}, ["jpg.txt"], False),
+    ],
+)
+def test_what_takes_little_work(decode: Any, fields: list[str], light: bool) -> None:
+    """Decoding images and calling functions of the user's is work for threads; all else is not."""
+    assert Decoders(decode).light(fields) == light

@@ -203,3 +203,71 @@ def test_requests_cover_what_is_wanted(spans: list[tuple[int, int]]) -> None:
         for low, high in inside[1:]:
             assert low - reach <= GAP
             reach = max(reach, high)
+
+
+def test_views_where_they_are_wanted(catalog: Catalog) -> None:
+    """Fields that are wanted as views are memoryviews, the others bytes, with the same contents."""
+    with Fetcher(catalog, viewed=lambda field: field == "txt") as fetcher:
+        samples = fetcher.fetch(_refs((0, 3), (5, 2), (0, 1)))
+        assert {type(sample.fields["txt"]) for sample in samples} == {memoryview}
+        assert {type(sample.fields["cls"]) for sample in samples} == {bytes}
+        numbers = [int(sample.fields["cls"]) for sample in samples]
+        assert [bytes(sample.fields["txt"]) for sample in samples] == [b"text %d" % n for n in numbers]
+
+
+def test_views_outlive_the_fetcher(catalog: Catalog) -> None:
+    """What was given stays as it is when the fetcher is closed."""
+    with Fetcher(catalog, viewed=lambda field: True) as fetcher:
+        [sample] = fetcher.fetch(_refs((1, 1)))
+    assert bytes(sample.fields["txt"]) == b"text 9"
+
+
+def test_columns(catalog: Catalog) -> None:
+    """Field by field the samples of several shards are in the order asked for, with keys and sizes."""
+    places = [(5, 11), (0, 0), (5, 0), (0, 7), (0, 0), (6, 2)]
+    with Fetcher(catalog) as fetcher:
+        cut = fetcher.cut(_refs(*places))
+        samples = fetcher.fetch(_refs(*places))
+    assert cut.whole
+    assert len(cut) == 6
+    assert cut.keys == [sample.key for sample in samples]
+    assert {name: list(field.cut()) for name, field in cut.fields.items()} == {
+        name: [sample.fields[name] for sample in samples] for name in ("cls", "txt")
+    }
+    assert cut.size == sum(len(data) for sample in samples for data in sample.fields.values())
+
+
+def test_bytes_are_cut_out_when_they_are_taken(catalog: Catalog) -> None:
+    """Until a sample's turn comes nothing of it is copied; each is cut out once for each time it is taken."""
+    with Fetcher(catalog) as fetcher:
+        cut = fetcher.cut(_refs((0, 0), (0, 1)))
+        first, again = cut.samples(), cut.raw()
+        fetcher.close()
+        assert next(first)["txt"] == b"text 0"
+        assert next(again).fields["txt"] == b"text 0"
+        assert [sample["txt"] for sample in first] == [b"text 1"]
+
+
+def test_shards_of_different_fields(tmp_path: Path) -> None:
+    """A field that some samples lack, or whole shards, has gaps; the samples do not have it, and others are whole."""
+    folder = tmp_path / "data"
+    write_samples(folder, [("a.txt", b"1"), ("a.cls", b"1"), ("b.cls", b"2")], "shard-000.tar")
+    write_samples(folder, [("c.cls", b"3"), ("c.bin", b"33")], "shard-001.tar")
+    with Fetcher(open_catalog(folder)) as fetcher:
+        for places, gaps in (
+            ([(0, 0), (0, 1)], {"txt"}),
+            ([(0, 0)], set()),
+            ([(1, 0), (0, 0)], {"txt", "bin"}),
+            ([(0, 1), (1, 0), (0, 0)], {"txt", "bin"}),
+        ):
+            cut = fetcher.cut(_refs(*places))
+            samples = fetcher.fetch(_refs(*places))
+            assert {name for name, field in cut.fields.items() if field.gaps} == gaps
+            assert cut.whole == (not gaps)
+            assert list(cut.fields["cls"].cut()) == [sample.fields["cls"] for sample in samples]
+            assert [s["__key__"] for s in cut.samples()] == cut.keys == [sample.key for sample in samples]
+            for plain, sample in zip(cut.samples(), samples, strict=True):
+                assert {k: v for k, v in plain.items() if k[0] != "_"} == sample.fields
+            assert cut.size == sum(len(data) for sample in samples for data in sample.fields.values())
+        fields = [sample.fields for sample in fetcher.fetch(_refs((0, 0), (0, 1), (1, 0)))]
+    assert fields == [{"txt": b"1", "cls": b"1"}, {"cls": b"2"}, {"cls": b"3", "bin": b"33"}]

@@ -7,9 +7,11 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streaming import PlanError
-from streaming.place import Place, cores, resolve_place
+from streaming.place import THREADS, Place, choose_workers, cores, resolve_place
 
 
 def test_alone_without_a_word() -> None:
@@ -103,3 +105,37 @@ def test_cores_are_those_that_this_process_may_use() -> None:
     )
     assert _python(code) == "1\n"
     assert cores() == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("mine", "ranks", "threads", "chosen"),
+    [
+        (1, 1, None, (1, 1)),
+        (8, 1, None, (1, 8)),
+        (9, 1, None, (2, 4)),
+        (64, 1, None, (8, 8)),
+        (64, 8, None, (1, 8)),
+        (2, 8, None, (1, 1)),
+        (16, 1, 3, (2, 3)),
+        (16, 1, 0, (2, 0)),
+    ],
+)
+def test_workers_chosen(
+    monkeypatch: pytest.MonkeyPatch, mine: int, ranks: int, threads: int | None, chosen: tuple[int, int]
+) -> None:
+    """One worker for every eight of the cores that a rank has, which are shared among their threads; threads that are
+    given stay.
+    """
+    monkeypatch.setattr("streaming.place.cores", lambda: mine)
+    assert choose_workers(Place(0, ranks, ranks), threads) == chosen
+
+
+@given(st.integers(1, 512), st.integers(1, 64))
+def test_workers_and_threads_fit_the_cores(mine: int, ranks: int) -> None:
+    """Whatever there is, each rank has a worker with a thread, and no more threads than cores where these suffice."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("streaming.place.cores", lambda: mine)
+        workers, threads = choose_workers(Place(0, ranks, ranks))
+    assert workers >= 1
+    assert 1 <= threads <= THREADS
+    assert workers * threads <= max(1, mine // ranks)
