@@ -90,6 +90,11 @@ class StreamingLoader:
     def __len__(self) -> int:
         return len(self.dataset)
 
+    def __repr__(self) -> str:
+        threads = self.dataset.recipe.thread_count(self.threads, max(1, self.workers))
+        processes = f"{self.workers} worker processes" if self.workers else "the trainer's process"
+        return f"<StreamingLoader: {threads} threads in {processes}, device {self.device}>"
+
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch, from its start."""
         self._done = None
