@@ -31,7 +31,9 @@ def test_the_training_loop_runs_as_it_is_written(tmp_path: Path) -> None:
         for i in range(40):
             writer.write({"__key__": f"{i:03d}", "jpg": np.full((250, 240, 3), i, np.uint8), "txt": f"number {i}"})
     loop = section("Train").replace("s3://bucket/cc3m", "set").replace("FixedBatch(256", "FixedBatch(8")
-    loop = loop.replace("workers="auto"", "workers=0").replace('device="cuda"', 'device="cpu"').replace(", 10)", ", last)")
+    loop = (
+        loop.replace('workers="auto"', "workers=0").replace('device="cuda"', 'device="cpu"').replace(", 10)", ", last)")
+    )
     script = f"import json, sys\nlast, resume = int(sys.argv[1]), len(sys.argv) > 2\nstep = print\n{loop}"
     (tmp_path / "loop.py").write_text(f"import os\nos.chdir({str(tmp_path)!r})\n{script}")
     first = python(tmp_path / "loop.py", 2)
