@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
@@ -54,17 +55,15 @@ class Places:
         self._channels_last = channels_last
         self._lock = Lock()
         self._tensors: dict[str, torch.Tensor] = {}
-        self._given: dict[str, dict[int, torch.Tensor]] = {}
+        self._given: dict[str, tuple[torch.Tensor, ...]] = {}
 
     def at(self, field: str, i: int) -> torch.Tensor:
         """uint8 [3, h, w]: where image i of the field goes."""
         with self._lock:
             if field not in self._tensors:
-                self._tensors[field] = self._made()
-                self._given[field] = {}
-            place = self._tensors[field][i]
-            self._given[field][i] = place
-        return place
+                tensor = self._tensors[field] = self._made()
+                self._given[field] = tensor.unbind()  # all at once: one call each would take longer
+            return self._given[field][i]
 
     def _made(self) -> torch.Tensor:
         if not self._channels_last:
@@ -74,10 +73,9 @@ class Places:
 
     def whole(self, field: str, values: Sequence[Any]) -> torch.Tensor | None:
         """The field's tensor where `values` are its images, all of them and in order, else None."""
-        given = self._given.get(field, {})
-        if len(values) != self._shape[0] or not all(given.get(i) is value for i, value in enumerate(values)):
-            return None
-        return self._tensors[field]
+        given = self._given.get(field, ())
+        same = len(values) == len(given) and all(map(operator.is_, given, values))
+        return self._tensors[field] if same else None
 
 
 def collate(

@@ -35,7 +35,7 @@ log = logging.getLogger("shardstream")
 class StreamingLoader:
     """Iterates over a StreamingDataset; each iteration is the next epoch.
 
-    workers     processes that read and decode; 0: the trainer's own process; "auto": one for every eight cores that
+    workers     processes that read and decode; 0: the trainer's own process; "auto": one for every two cores that
                 this rank has, at least one, as `loader.workers` then says.  They are started once, and stay until
                 close().  With one or more the trainer's interpreter is not slowed by reading, nor reading by it
     threads     threads in each of them (default: a fair share of the cores)

@@ -14,8 +14,10 @@ from typing import Final
 from .errors import PlanError
 from .plan.layout import check_place
 
-THREADS: Final = 8
-"""Threads that one interpreter serves well."""
+THREADS: Final = 2
+"""Threads that one interpreter serves well: for each small image it is busy for a tenth of the time, and threads that
+come back from decoding wait for it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,11 @@ def cores() -> int:
 
 
 def choose_workers(place: Place, threads: int | None = None) -> tuple[int, int]:
-    """(worker processes, threads in each) for the cores of one rank: a process for every eight, so that the threads of
-    one do not wait for its interpreter, and at least one, so that the trainer's does not wait for them.
+    """(worker processes, threads in each) for the cores of one rank: a process for every two, so that threads hardly
+    wait for an interpreter, and at least one, so that the trainer's waits for none of them.
     """
     mine = max(1, cores() // place.local_world_size)
-    workers = -(-mine // THREADS)
-    return workers, threads if threads is not None else max(1, mine // workers)
+    return max(1, mine // THREADS), threads if threads is not None else min(mine, THREADS)
 
 
 def _distributed() -> tuple[int, int] | None:

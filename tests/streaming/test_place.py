@@ -111,19 +111,19 @@ def test_cores_are_those_that_this_process_may_use() -> None:
     ("mine", "ranks", "threads", "chosen"),
     [
         (1, 1, None, (1, 1)),
-        (8, 1, None, (1, 8)),
-        (9, 1, None, (2, 4)),
-        (64, 1, None, (8, 8)),
-        (64, 8, None, (1, 8)),
+        (2, 1, None, (1, 2)),
+        (8, 1, None, (4, 2)),
+        (9, 1, None, (4, 2)),
+        (64, 8, None, (4, 2)),
         (2, 8, None, (1, 1)),
-        (16, 1, 3, (2, 3)),
-        (16, 1, 0, (2, 0)),
+        (16, 1, 3, (8, 3)),
+        (16, 1, 0, (8, 0)),
     ],
 )
 def test_workers_chosen(
     monkeypatch: pytest.MonkeyPatch, mine: int, ranks: int, threads: int | None, chosen: tuple[int, int]
 ) -> None:
-    """One worker for every eight of the cores that a rank has, which are shared among their threads; threads that are
+    """One worker for every two of the cores that a rank has, which are shared among their threads; threads that are
     given stay.
     """
     monkeypatch.setattr("streaming.place.cores", lambda: mine)
