@@ -143,7 +143,7 @@ class Readahead:
     def _room(self, started: int, guess: int) -> bool:
         most = max(2, 2 * self._threads, self._fetchers)
         if guess == 0:  # nothing is known yet of how much a job holds
-            return started < max(2, self._threads)
+            return started < max(2, self._threads, self._fetchers)
         return started == 0 or (started < most and (started + 1) * guess <= self._ahead_bytes)
 
 
