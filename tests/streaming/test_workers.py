@@ -163,7 +163,7 @@ SCRIPT = """
 
     def main():
         dataset = StreamingDataset(sys.argv[1], batch=FixedBatch(2), rank=0, world_size=1, on_error="raise")
-        loader = StreamingLoader(dataset, workers=2, threads=1)
+        loader = StreamingLoader(dataset, workers={workers}, threads=1)
         for batch in loader:
             print("ready", flush=True)
             {then}
@@ -173,10 +173,10 @@ SCRIPT = """
 """
 
 
-def _script(tmp_path: Path, small: str, then: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
-    """A program in its own process group that reads with two workers; it and they, once it has a batch."""
+def _script(tmp_path: Path, small: str, then: str, workers: int = 1) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """A program in its own process group that reads with workers; it and they, once it has a batch."""
     path = tmp_path / "train.py"
-    path.write_text(textwrap.dedent(SCRIPT).format(then=then))
+    path.write_text(textwrap.dedent(SCRIPT).format(then=then, workers=workers))
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     process = subprocess.Popen(
         [sys.executable, str(path), small],
@@ -199,7 +199,7 @@ def _all_ended(children: list[psutil.Process]) -> bool:
 @pytest.mark.timeout(120)
 def test_ctrl_c(tmp_path: Path, small: str) -> None:
     """Ctrl-C, which all processes of a terminal get, ends the program with one traceback, and its workers."""
-    process, children = _script(tmp_path, small, "time.sleep(60)")
+    process, children = _script(tmp_path, small, "time.sleep(60)", workers=2)
     assert len(children) >= 2
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
