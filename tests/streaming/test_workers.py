@@ -173,7 +173,9 @@ SCRIPT = """
 """
 
 
-def _script(tmp_path: Path, small: str, then: str, workers: int = 1) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+def _script(
+    tmp_path: Path, small: str, then: str, workers: int = 1
+) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
     """A program in its own process group that reads with workers; it and they, once it has a batch."""
     path = tmp_path / "train.py"
     path.write_text(textwrap.dedent(SCRIPT).format(then=then, workers=workers))
