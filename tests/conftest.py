@@ -110,6 +110,7 @@ def _start(binary: str, server: S3Server, work: Path) -> subprocess.Popen[bytes]
         binary, "-logtostderr=true", "mini", f"-dir={work / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
         f"-s3.config={work / 's3.json'}", f"-filer.localSocket={work / 'f.sock'}", f"-s3.localSocket={work / 's.sock'}",
         "-master.telemetry=false", "-webdav=false", "-admin.ui=false", "-s3.port.iceberg=0", "-s3.port.lance=0",
+        "-volume.max=100000",  # each bucket takes several; the default follows from the free disk and can run out
         *(f"-{name}={port}" for name, port in ports.items()),
     ]  # fmt: skip
     with open(work / "log", "wb") as log:
