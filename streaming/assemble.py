@@ -101,12 +101,12 @@ class Done(NamedTuple):
 class Samples:
     """Single samples, finished by all threads together."""
 
-    def __init__(self, to: Assembler, unit: Unit, places: Places | None = None) -> None:
-        self._to, self._unit, self._places = to, unit, places
+    def __init__(self, to: Assembler, unit: Unit, places: Places | None = None, *, at_once: int = PART) -> None:
+        self._to, self._unit, self._places, self._at_once = to, unit, places, max(1, at_once)
         self._raw: list[RawSample] = []
         self._found: list[dict[str, Any] | None] = [None] * len(unit.refs)
         self._errors: list[ShardError | None] = [None] * len(unit.refs)
-        self.parts = max(1, -(-len(unit.refs) // PART))
+        self.parts = max(1, -(-len(unit.refs) // self._at_once))
 
     def begin(self) -> None:
         """Fetch the bytes."""
@@ -117,7 +117,7 @@ class Samples:
         """Decode and transform a few."""
         to, framing, places = self._to, self._to.framings[self._unit.group], self._places
         with to.counters.timed("decode"):
-            for k in range(i * PART, min(len(self._raw), (i + 1) * PART)):
+            for k in range(i * self._at_once, min(len(self._raw), (i + 1) * self._at_once)):
                 place = None if places is None else partial(_place, places, k)
                 self._found[k], self._errors[k] = to.maker.attempt(self._raw[k], framing, place)
 
@@ -145,12 +145,12 @@ def _place(places: Places, i: int, name: str) -> torch.Tensor:
 class Batch(Samples):
     """A micro-batch: images of a known size are decoded into their places in it."""
 
-    def __init__(self, to: Assembler, unit: Unit) -> None:
+    def __init__(self, to: Assembler, unit: Unit, *, at_once: int = PART) -> None:
         framing = to.framings[unit.group]
         places = None
         if framing is not None and framing.size is not None:
             places = Places(len(unit.refs), framing.size, to.allocate, channels_last=to.channels_last)
-        super().__init__(to, unit, places)
+        super().__init__(to, unit, places, at_once=at_once)
 
     def end(self) -> Done:
         """The batch, as the only item."""
@@ -184,20 +184,14 @@ class LightSamples(Samples):
     """
 
     def __init__(self, to: Assembler, unit: Unit) -> None:
-        super().__init__(to, unit)
+        super().__init__(to, unit, at_once=len(unit.refs))
         self._light: tuple[Cut, dict[str, Iterable[Any]]] | None = None
-        self.parts = 1
 
     def begin(self) -> None:
         """Find the bytes, and decode what is to be decoded."""
         self._light = _columns(self._to, self._unit)
         if self._light is None:
             super().begin()
-
-    def part(self, i: int) -> None:  # noqa: ARG002  (there is only one)
-        """Nothing, or what samples do."""
-        for k in range(-(-len(self._raw) // PART)):
-            super().part(k)
 
     def end(self) -> Done:
         """The samples; those that are mapped are cut out when the consumer takes them."""
@@ -214,9 +208,8 @@ class LightBatch(Batch):
     """A micro-batch whose fields need little work; see LightSamples."""
 
     def __init__(self, to: Assembler, unit: Unit) -> None:
-        super().__init__(to, unit)
+        super().__init__(to, unit, at_once=len(unit.refs))
         self._batch: dict[str, Any] | None = None
-        self.parts = 1
 
     def begin(self) -> None:
         """Cut the fields out and decode them."""
@@ -229,11 +222,6 @@ class LightBatch(Batch):
             self._batch = {"__key__": cut.keys}
             for name, values in columns.items():
                 self._batch[name] = column(name, list(values), cut.keys.__getitem__, self._to.allocate)
-
-    def part(self, i: int) -> None:  # noqa: ARG002  (there is only one)
-        """Nothing, or what a batch does."""
-        for k in range(-(-len(self._raw) // PART)):
-            super().part(k)
 
     def end(self) -> Done:
         """The batch, as the only item."""

@@ -8,14 +8,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
 from .assemble import Done
 from .buffers import Buffers
 from .errors import ShardError
-from .plan import Share
-from .plan.state import MAX_EPOCH
 from .reader import Over, Reader, Recipe
 from .samples import Skips
 from .stats import Counters
@@ -56,13 +54,7 @@ class InProcess:
             return
         self.close()
         self._reader = Reader(self._recipe, threads=self._threads, buffers=self._buffers, counters=self._counters)
-        self._work = self._reader.passes(self._todo(epoch, self._recipe.share(start=start)))
-
-    def _todo(self, epoch: int, share: Share) -> Iterator[tuple[int, Share]]:
-        yield epoch, share
-        while self._continuous and epoch + 1 < MAX_EPOCH:
-            epoch += 1
-            yield epoch, self._recipe.share()
+        self._work = self._reader.passes(self._recipe.passes(epoch, start, continuous=self._continuous))
 
     def take(self, worker: int) -> tuple[dict[str, Any], Iterable[Any]]:  # noqa: ARG002  (there is only one)
         """(header, items) of the next unit.  Raises what reading it raised."""
@@ -77,10 +69,7 @@ class InProcess:
         except BaseException:
             self.close()
             raise
-        epoch, start = place
-        items = (
-            self._recipe.sign(item, epoch, start, step) for step, item in zip(done.unit.steps, done.items, strict=True)
-        )
+        items = self._recipe.signed(done, *place)
         return {"skipped": len(done.errors), "count": len(done.unit.steps)}, items
 
     def ready(self, worker: int) -> bool:  # noqa: ARG002  (there is only one)

@@ -24,7 +24,8 @@ from .decode import Decode, Decoders
 from .fetch import Fetcher
 from .place import Place, cores
 from .plan import Plan, SampleGenerators, Share, make_state
-from .readahead import Job, Readahead
+from .plan.state import MAX_EPOCH
+from .readahead import Call, Job, Readahead
 from .samples import OnError, SampleMaker, Transform
 from .stats import Counters
 from .transforms import ImageStep
@@ -87,6 +88,18 @@ class Recipe:
         """The part of one worker of this rank, in an epoch that is read from position `start` on."""
         return Share(self.place.rank, self.place.world_size, worker, workers, start, skip)
 
+    def passes(
+        self, epoch: int, start: int, *, worker: int = 0, workers: int = 1, continuous: bool = False
+    ) -> Iterator[tuple[int, Share]]:
+        """What one worker reads from here on: the rest of this epoch, or with `continuous` all that follow, too."""
+        yield epoch, self.share(worker, workers, start)
+        whole = self.share(worker, workers)
+        if not whole.turns(self.left(0)):
+            return  # more workers than steps: this one would run through all epochs there are, and hear nothing
+        while continuous and epoch + 1 < MAX_EPOCH:
+            epoch += 1
+            yield epoch, whole
+
     def over(self, start: int) -> bool:
         """Whether nothing of an epoch is left from a position on, so that the next epoch is due."""
         return bool(start) and not self.plan.steps(start=start)
@@ -107,6 +120,10 @@ class Recipe:
         if self.plan.batch is not None and isinstance(item, dict):
             item["__state__"] = self.state_after(epoch, start, step + 1)
         return item
+
+    def signed(self, done: Done, epoch: int, start: int) -> Iterator[Any]:
+        """The items of a unit, batches with the states behind them."""
+        return (self.sign(item, epoch, start, step) for step, item in zip(done.unit.steps, done.items, strict=True))
 
     def thread_count(self, asked: int | None, workers: int) -> int:
         """Threads of one of `workers` readers of this rank."""
@@ -168,7 +185,7 @@ class Reader:
             turns = share.turns(plan.steps(start=share.start, rank=share.rank))
             for unit in units(plan, epoch, share, turns, most):
                 yield assembler.job(unit)
-            yield _Border(epoch)
+            yield Call(Over, epoch)
 
     def _assembler(self, epoch: int) -> Assembler:
         recipe = self.recipe
@@ -205,22 +222,3 @@ class Reader:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-class _Border:
-    """The job that ends a pass."""
-
-    parts = 1
-
-    def __init__(self, epoch: int) -> None:
-        self._epoch = epoch
-
-    def begin(self) -> None:
-        """Nothing is needed."""
-
-    def part(self, i: int) -> None:
-        """Nothing is done."""
-
-    def end(self) -> Over:
-        """The mark."""
-        return Over(self._epoch)

@@ -15,7 +15,6 @@ import pickle
 import signal
 import time
 import traceback
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -23,11 +22,8 @@ from typing import Any
 
 import torch
 
-from .assemble import Done
 from .channel import Sender
 from .errors import WorkerError
-from .plan import Share
-from .plan.state import MAX_EPOCH
 from .reader import Over, Reader, Recipe
 from .samples import Skips
 from .stats import Counters
@@ -103,15 +99,15 @@ class _Worker:
     def _passes(self, reader: Reader, number: int, epoch: int, start: int) -> None:
         """One pass, or one after the other, until another is wanted."""
         work, skips = self._work, Skips(self._work.recipe.skip_limit)
-        share = work.recipe.share(work.worker, work.workers, start)
+        todo = work.recipe.passes(epoch, start, worker=work.worker, workers=work.workers, continuous=work.continuous)
         try:
-            with closing(reader.passes(self._todo(epoch, share))) as done:
+            with closing(reader.passes(todo)) as done:
                 for some in done:
                     if isinstance(some, Over):
                         epoch, start, skips = epoch + 1, 0, Skips(work.recipe.skip_limit)
                         continue
                     skips.add(some.errors)
-                    items, skipped = self._signed(some, epoch, start), len(some.errors)
+                    items, skipped = list(work.recipe.signed(some, epoch, start)), len(some.errors)
                     del some
                     totals = {**self._counters.totals(), "threads": reader.threads, "cpu": time.process_time()}
                     self._send(items, run=number, epoch=epoch, count=len(items), skipped=skipped, totals=totals)
@@ -122,20 +118,6 @@ class _Worker:
             raise
         except Exception as error:  # noqa: BLE001  (raised in the trainer, where its turn comes)
             self._send(_portable(error), run=number, epoch=epoch, failed=True)
-
-    def _signed(self, done: Done, epoch: int, start: int) -> list[Any]:
-        """The items of a unit, batches with the states behind them."""
-        sign = self._work.recipe.sign
-        return [sign(item, epoch, start, step) for step, item in zip(done.unit.steps, done.items, strict=True)]
-
-    def _todo(self, epoch: int, share: Share) -> Iterator[tuple[int, Share]]:
-        yield epoch, share
-        recipe, whole = self._work.recipe, self._work.recipe.share(self._work.worker, self._work.workers)
-        if not whole.turns(recipe.left(0)):
-            return  # more workers than steps: this one would run through all epochs there are, and hear nothing
-        while self._work.continuous and epoch + 1 < MAX_EPOCH:
-            epoch += 1
-            yield epoch, whole
 
     def _send(self, item: Any, **header: Any) -> None:
         """Send when there is room, unless another pass is wanted meanwhile."""
