@@ -52,6 +52,9 @@ def _add_plan(commands: Commands) -> None:
     parser.add_argument("--workers", type=_count, default=1, metavar="N", help="workers of each rank (default: 1)")
     parser.add_argument("--tail", choices=("drop", "pad", "uneven"), help="default: drop with --shuffle, else pad")
     parser.add_argument("--lanes", type=positive, metavar="N", help="parallel tracks (default: by the shards)")
+    parser.add_argument(
+        "--sticky", action="store_true", help="lanes keep their shards over epochs, for caches of nodes"
+    )
     parser.add_argument("--together", type=positive, metavar="N", help="batches of a bucket in a row (default: 8)")
     parser.add_argument("--index", metavar="URL", help="where the index is (default: beside the shards)")
     parser.add_argument("--plot", metavar="FILE", help="draw the buckets into a .png, .svg or .pdf file")
@@ -73,7 +76,8 @@ def _plan(options: argparse.Namespace) -> int:
     statistics: Statistics = Chosen(catalog, where) if where else catalog
     plan = Plan.make(
         statistics, batch=batch, shuffle=options.shuffle, seed=options.seed, lanes=options.lanes, tail=options.tail,
-        world_size=options.ranks, dataset=catalog.digest(), where=options.where, **together,
+        world_size=options.ranks, dataset=catalog.digest(), where=options.where,
+        sticky=options.sticky, **together,
     )  # fmt: skip
     found = report(plan, options.workers)
     if options.plot:

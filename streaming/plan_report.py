@@ -63,6 +63,10 @@ class PlanReport:
     shards: int
     lanes: int
     order: str
+    sticky: bool
+    """Whether lanes have the same shards in every epoch."""
+    keeps_lanes: bool
+    """Whether each rank has lanes of its own, the same in every epoch."""
     ranks: int
     steps: int
     """Of each rank; with tail="uneven" of the first one."""
@@ -95,6 +99,9 @@ class PlanReport:
             f"{self.batch}: {number(self.steps, 'step')} on {self._ranks()}",
             self._batches_line(),
         ]
+        if self.sticky:
+            whose = ", and ranks their lanes" if self.keeps_lanes else ", but ranks share them"
+            lines.append(f"sticky: lanes keep their shards over epochs{whose}")
         if self.fill is not None:
             lines.append(self._budget_line())
         if self.oversize:
@@ -152,6 +159,8 @@ def report(plan: Plan, workers: int = 1) -> PlanReport:
         shards=len(plan.counts),
         lanes=plan.lanes,
         order=f"{plan.shuffle}, seed {plan.seed}" if plan.shuffle else "in order",
+        sticky=plan.sticky,
+        keeps_lanes=plan.keeps_lanes,
         ranks=plan.world_size,
         steps=plan.steps(),
         batches=plan.total,

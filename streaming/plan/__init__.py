@@ -6,6 +6,7 @@ statistics, where, chosen       what is known of a dataset, and a part of it
 costs, oversize, groups, buckets, joining, packing      what a budget makes of a dataset
 interleave, epoch, packed, mixed        which samples form the micro-batch at a position
 layout                          positions: steps per rank, tails, who takes what
+taken, ranks                    which shards some ranks read
 making, plan, describe, state   Plan: all of it for one dataset, and what a checkpoint holds
 """
 

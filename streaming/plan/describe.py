@@ -25,6 +25,8 @@ def describe(plan: Plan) -> str:
     lines = [f"{samples} in {shards}, read along {number(plan.lanes, 'lane')} ({order})"]
     if plan.mix is not None:
         lines.append(_mix(plan))
+    if plan.sticky:
+        lines.append(describe_sticky(plan))
     ranks = f"each of {plan.world_size} ranks" if plan.world_size > 1 else "1 rank"
     more = plan.total % plan.world_size
     if plan.tail == "uneven" and more:
@@ -71,6 +73,19 @@ def describe_oversize(plan: Plan) -> str:
     """What happens to samples over the budget."""
     done = "left out" if getattr(plan.batch, "oversize", "alone") == "skip" else "each in a batch of its own"
     return f"{number(plan.oversize, 'sample')} over the budget: {done}"
+
+
+def describe_sticky(plan: Plan) -> str:
+    """What a plan with sticky lanes comes to for the ranks."""
+    if plan.shuffle is None:
+        return "sticky: without shuffle lanes have the same shards in every epoch anyway"
+    lasting = "sticky: lanes keep their shards over epochs"
+    if plan.mix is not None:
+        return f"{lasting}, but ranks share them: passes over a source begin anywhere in an epoch"
+    if plan.keeps_lanes:
+        return f"{lasting}, and ranks their lanes"
+    what = "lanes and together" if isinstance(plan.groups, Groups) else "lanes"
+    return f"{lasting}, but ranks share them: choose {what} that {number(plan.world_size, 'rank')} divide"
 
 
 def describe_tail(plan: Plan, tail: TailReport) -> str:

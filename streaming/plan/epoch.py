@@ -21,6 +21,7 @@ from .keys import phases
 from .layout import Turns
 from .order import Order
 from .recent import Recent
+from .taken import Taken, blocks_with
 
 GroupOf = Callable[[int], NDArray[Any]]
 
@@ -164,6 +165,38 @@ class EpochPlan:
         starts = self._starts[lane, :, group]
         block = int(np.searchsorted(starts, number, side="right")) - 1
         return block, int(starts[block]), int(starts[block + 1])
+
+    def shards_read(self, taken: Taken) -> NDArray[np.bool_]:
+        """[shards]: all that hold a sample of some positions, and others of the same blocks."""
+        if taken.all_of(self.total):
+            return self.order.counts > 0
+        numbers = self._order_of_batches.numbers(taken)
+        return self.shards_with((group, part) for group, parts in enumerate(numbers) for part in parts)
+
+    def shards_with(self, batches: Iterable[tuple[int, Taken]]) -> NDArray[np.bool_]:
+        """[shards]: the same for (group, some of the numbers among the micro-batches of the group)."""
+        blocks = np.zeros((len(self._starts), self.order.blocks), dtype=bool)
+        for group, numbers in batches:
+            if numbers.low < numbers.high:
+                blocks |= self._blocks_with(group, numbers)
+        return self.order.shards_in(blocks)
+
+    def _blocks_with(self, group: int, numbers: Taken) -> NDArray[np.bool_]:
+        """[lanes, blocks]: all that hold a sample of some of the micro-batches of a group."""
+        size, batches = int(self.capacity[group]), self._batches[:, group]
+        of_lanes = self._turns[group].total
+        lanes, first, end = self._turns[group].stretches(numbers.between(0, of_lanes))
+        pool = self._pool[:, group]
+        pooled = numbers.has(of_lanes + np.arange(-(-int(pool[-1]) // size)))
+        rest = np.flatnonzero(np.diff(pool))  # what a lane leaves is in one micro-batch of the pool, or two
+        rest = rest[pooled[pool[rest] // size] | pooled[(pool[rest + 1] - 1) // size]]
+        left = batches[rest] * size
+        return blocks_with(
+            self._starts[:, :, group],
+            np.concatenate([lanes, rest]),
+            np.concatenate([first * size, left]),
+            np.concatenate([end * size, left + pool[rest + 1] - pool[rest]]),
+        )
 
     def block_counts(self, lane: int, block: int) -> NDArray[np.int64]:
         """[g]: samples of each group in a block."""

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .taken import Taken
+
 
 class Interleave:
     """The merged order of sequences with `counts` [g] items and `phases` [g]."""
@@ -44,16 +46,24 @@ class Interleave:
             found[self._which] = first + np.bincount(come, minlength=len(first))
         return found
 
+    def sequences(self) -> NDArray[np.int64]:
+        """The sequence of the item at every place."""
+        return self._which[self._sorted(np.zeros_like(self._counts), self._counts)[0]]
+
     def _near(self, place: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """The items around a place in merged order, as (sequence, number), and how many of each come before them."""
         # Before time x a sequence has given between x * n - 1 and x * n + 1 items: that bounds where a place can be.
         slack = len(self._counts) + 1
         first = self._before((place - slack) / self.total)
-        sizes = self._before((place + slack + 1) / self.total) - first
+        return first, *self._sorted(first, self._before((place + slack + 1) / self.total))
+
+    def _sorted(self, first: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Items first ... end - 1 of each sequence in merged order, as (sequence, number)."""
+        sizes = end - first
         sequence = np.repeat(np.arange(len(sizes)), sizes)
         number = np.arange(len(sequence)) - np.repeat(np.cumsum(sizes) - sizes - first, sizes)
         order = np.lexsort((sequence, (number + self._phases[sequence]) / self._counts[sequence]))
-        return first, sequence[order], number[order]
+        return sequence[order], number[order]
 
     def _before(self, time: float) -> NDArray[np.int64]:
         """Items of each sequence whose time is below `time`, by the same arithmetic as the times themselves."""
@@ -74,7 +84,7 @@ class Runs:
     """
 
     def __init__(self, counts: NDArray[Any], together: int, phases: NDArray[Any]) -> None:
-        counts = np.asarray(counts, dtype=np.int64)
+        self._counts = counts = np.asarray(counts, dtype=np.int64)
         self._together = together
         self._whole = Interleave(counts // together, phases)
         self._rest = Interleave(counts % together, phases)
@@ -89,6 +99,26 @@ class Runs:
             return sequence, number * self._together + inside
         sequence, number = self._rest.locate(place - self._whole.total * self._together)
         return sequence, int(self._in_runs[sequence]) + number
+
+    def numbers(self, taken: Taken) -> list[list[Taken]]:
+        """For each sequence the numbers of its items at some places; where several come in turns, of all that may be
+        there.
+        """
+        sizes, each = self._counts, self._together
+        if np.count_nonzero(sizes) == 1:
+            return [[taken.between(0, n)] if n else [] for n in sizes.tolist()]
+        low, high = (self._runs_before(run) * each for run in (taken.low // each, -(-taken.high // each)))
+        sequences = self._rest.sequences()
+        at = taken.has(self._whole.total * each + np.arange(len(sequences)))
+        return [
+            [taken.numbers(a, b, each), Taken.listed(n, at[sequences == i])]
+            for i, (a, b, n) in enumerate(zip(low.tolist(), high.tolist(), self._in_runs.tolist(), strict=True))
+        ]
+
+    def _runs_before(self, run: int) -> NDArray[np.int64]:
+        """[g]: whole runs of each sequence before one of them."""
+        found = self._whole.before(run)
+        return np.pad(found, (0, len(self._counts) - len(found)))
 
 
 class GroupBatches:
@@ -113,6 +143,14 @@ class GroupBatches:
             return self._merged.locate(position)
         group = int(self._short[position - self.full])
         return group, int(self._full[group])
+
+    def numbers(self, taken: Taken) -> list[list[Taken]]:
+        """For each group the numbers of all its batches that may be at some positions."""
+        found = self._merged.numbers(taken.between(0, self.full))
+        short = self._short[taken.has(np.arange(self.full, self.total))]
+        for group, number in zip(short.tolist(), self._full[short].tolist(), strict=True):
+            found[group].append(Taken.whole(number, number + 1))
+        return found
 
 
 def full_batches(samples: NDArray[Any], capacity: NDArray[Any]) -> int:

@@ -4,6 +4,8 @@
 64
 >>> deal(np.arange(5), np.array([10, 10, 10, 10, 10]), lanes=2).tolist()
 [[0, 2, 4], [1, 3, -1]]
+>>> permuted(np.array([[0, 2, 4], [1, 3, -1]]), seed=7, epoch=1).tolist()
+[[4, 2, 0], [3, 1, -1]]
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .keys import permutation
 
 MOST: Final = 192
 """Lanes that a plan takes by itself.  A reader keeps a block of shards open in each of its lanes, so one that reads
@@ -60,3 +64,12 @@ def deal(order: NDArray[Any], costs: NDArray[Any], lanes: int) -> NDArray[np.int
         table[r, lightest] = shards[heaviest]
         load[lightest] += cost[heaviest]
     return np.ascontiguousarray(table.T)
+
+
+def permuted(dealt: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int64]:
+    """The same lanes, each with its own shards in a random order that belongs to (seed, epoch, lane)."""
+    out = dealt.copy()
+    for lane, shards in enumerate(dealt):
+        held = shards[shards >= 0]
+        out[lane, : len(held)] = held[permutation(len(held), seed, "lane", epoch, lane)]
+    return out

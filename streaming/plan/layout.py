@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -16,9 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import PlanError
+from .taken import Taken
 
 Tail = Literal["drop", "pad", "uneven"]
 TAILS: Final = get_args(Tail)
+_ENTRIES: Final = 1 << 18
+"""Lanes times levels that are worked on at once."""
 
 
 class Turns:
@@ -48,6 +52,44 @@ class Turns:
             rounds, turn = np.divmod(positions[here] - base, len(active))
             lanes[here], numbers[here] = active[turn], first + rounds
         return lanes, numbers
+
+    def stretches(self, taken: Taken) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """(lane, first, end) [n]: stretches of the lanes' batches in which all those at some positions are.
+
+        Each stretch begins with one of them.  Between two levels a lane's batches come at equal distances, so that it
+        repeats which of them are taken: no more than one period is looked at, and where there are several, all batches
+        up to the next level are given.
+        """
+        used = (np.diff(self._levels, prepend=0) > 0) & (self._ends > taken.low)
+        used[1:] &= self._ends[:-1] < taken.high
+        levels = np.flatnonzero(used)
+        step = max(1, _ENTRIES // max(1, len(self._levels)))
+        found = [np.zeros((3, 0), np.int64)]
+        for i in range(0, len(levels), step):
+            found += self._in_levels(levels[i : i + step], taken)
+        lanes, first, end = np.concatenate(found, axis=1)
+        return lanes, first, end
+
+    def _in_levels(self, levels: NDArray[np.int64], taken: Taken) -> Iterator[NDArray[np.int64]]:
+        """The stretches between some levels and those before them: [3, n] each."""
+        place, period = np.empty(len(self._levels), dtype=np.int64), len(taken.which)
+        place[self._by_count] = np.arange(len(place))
+        active = place >= levels[:, np.newaxis]
+        before, base = (np.concatenate([[0], a])[levels, np.newaxis] for a in (self._levels, self._ends))
+        each = (len(place) - levels)[:, np.newaxis]
+        turn = base + np.cumsum(active, axis=1) - 1  # the position of each lane's first batch
+        rounds = self._levels[levels, np.newaxis] - before
+        low, high = (np.clip(-((turn - p) // each), 0, rounds) for p in (taken.low, taken.high))
+        repeats = period // np.gcd(each, period)
+        for i in range(int(np.minimum(rounds, repeats).max(initial=0))):
+            rows = np.flatnonzero(np.minimum(rounds, repeats) > i)
+            at = low[rows] + i
+            hit = active[rows] & (at < high[rows]) & taken.which[(turn[rows] + at * each[rows]) % period]
+            row, lanes = np.nonzero(hit)
+            first, last = at[row, lanes], high[rows][row, lanes]
+            end = np.where(last - low[rows][row, lanes] > repeats[rows][row, 0], last, first + 1)
+            active[rows] &= ~(hit & (high[rows] - low[rows] > repeats[rows]))  # the rest of these is given
+            yield np.stack([lanes, before[rows][row, 0] + first, before[rows][row, 0] + end])
 
 
 def check_place(rank: int, world_size: int) -> None:

@@ -28,7 +28,13 @@ Batch = FixedBatch | PixelBudget | CostBudget
 
 
 def check_arguments(
-    batch: Batch | None, shuffle: Shuffle | bool, seed: int, lanes: int | None, tail: Tail | None, together: int
+    batch: Batch | None,
+    shuffle: Shuffle | bool,
+    seed: int,
+    lanes: int | None,
+    tail: Tail | None,
+    together: int,
+    sticky: bool,
 ) -> None:
     """Raise PlanError for an argument that makes no plan."""
     if shuffle is not None and not isinstance(shuffle, bool | Shuffle):
@@ -44,6 +50,8 @@ def check_arguments(
         raise PlanError(f"batch={batch!r}", hint=hint)
     if not isinstance(together, int) or isinstance(together, bool) or together < 1:
         raise PlanError(f"together={together!r}: at least 1 micro-batch of a kind comes at a time")
+    if not isinstance(sticky, bool):
+        raise PlanError(f"sticky={sticky!r}", hint="it is True or False")
 
 
 def fixed_size(batch: Batch | None) -> int:

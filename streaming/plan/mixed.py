@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +21,16 @@ from .keys import phases
 from .layout import Tail
 from .mix import Stretch, quotas, stretches
 from .recent import Recent
+from .taken import Taken
 
 if TYPE_CHECKING:
     from .packed import PackedCursor, PackedEpoch
     from .plan import Plan
 
 Ints = NDArray[np.int64]
+_PASSES: Final = 4
+"""Passes over a source that are looked at one by one; what some ranks read of more is taken to be all of it."""
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +100,26 @@ class MixedBatches:
         source, number = self._merged.locate(position)
         quota, size = self.mixture.quota[source], self.mixture.sizes[source]
         return source, *divmod(self._epoch * quota + number, size)
+
+    def shards_read(self, taken: Taken) -> Bools:
+        """[shards]: all that hold a sample of some positions, and some more."""
+        parts = [self._read_of(source, found) for source, found in enumerate(self._merged.numbers(taken))]
+        return np.concatenate(parts)
+
+    def _read_of(self, source: int, numbers: Sequence[Taken]) -> Bools:
+        plan, size = self.mixture.plans[source], self.mixture.sizes[source]
+        found = np.zeros(len(plan.counts), dtype=bool)
+        parts = [some.moved(self._epoch * self.mixture.quota[source]) for some in numbers if some.low < some.high]
+        if not parts:
+            return found
+        passes = range(min(p.low for p in parts) // size, -(-max(p.high for p in parts) // size))
+        if len(passes) > _PASSES:
+            return plan.counts > 0
+        for number in passes:
+            one_pass = plan.one_pass(number)
+            for part in parts:  # counted through all passes
+                found |= one_pass.shards_read(part.moved(-number * size).between(0, size))
+        return found
 
     def cursor(self, capacity: int = 128) -> MixedBatchCursor:
         """A cursor over this epoch; `capacity` is that of the cursor over each source."""
@@ -223,6 +247,28 @@ class MixedSamples:
         for source, (a, b) in enumerate(zip(merged.before(low), merged.before(high), strict=True)):
             quota, held = int(self.mixture.quota[source, group]), int(self.mixture.sizes[source, group])
             found += [(source, s) for s in stretches(self._epoch, quota, int(a), int(b), held)]
+        return found
+
+    def shards_read(self, taken: Taken) -> Bools:  # noqa: ARG002
+        """[shards]: all of the epoch, since any batch may hold samples of any lane of a source."""
+        return np.concatenate([self._read_of(source) for source in range(len(self.mixture.starts))])
+
+    def _read_of(self, source: int) -> Bools:
+        mixture, pieces = self.mixture, self.mixture.pieces(source)
+        size, quota = np.maximum(1, mixture.sizes[source]), mixture.quota[source]
+        low, high = self._epoch * quota, (self._epoch + 1) * quota  # counted through all passes, for each group
+        first, end = int((low // size).min()), int((-(-high // size)).max())
+        counts = mixture.one_pass(source, first, pieces).order.counts
+        if end - first > _PASSES:
+            return counts > 0
+        found = np.zeros(len(counts), dtype=bool)
+        for number in range(first, end):
+            begin, stop = (np.clip(samples - number * size, 0, size) for samples in (low, high))
+            batches = [
+                Taken.whole(a, b)
+                for a, b in zip((begin // pieces).tolist(), (-(-stop // pieces)).tolist(), strict=True)
+            ]
+            found |= mixture.one_pass(source, number, pieces).shards_with(enumerate(batches))
         return found
 
     def cursor(self, capacity: int = 128) -> MixedSampleCursor:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .keys import permutation
-from .lanes import deal
+from .lanes import deal, permuted
 from .shuffle import Shuffle, block_order
 
 
@@ -22,7 +22,8 @@ class Order:
 
     counts [shards]: samples of each shard.  Shards are permuted and dealt in units, runs of `unit` of them; costs
     [units] is what the lanes should carry equally (default: samples).  `block` is the number of units in a block
-    (default: as many as hold the shards that are mixed).
+    (default: as many as hold the shards that are mixed).  With `sticky` a lane has the shards of epoch 0 in every
+    epoch, each time in another order.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Order:
         unit: int = 1,
         block: int | None = None,
         costs: NDArray[Any] | None = None,
+        sticky: bool = False,
     ) -> None:
         self.epoch = epoch
         self.counts = counts
@@ -43,9 +45,11 @@ class Order:
         self.seed = seed
         self.in_order = shuffle is None
         units = -(-len(counts) // unit)
-        dealt = np.arange(units) if shuffle is None else permutation(units, seed, "shards", epoch)
+        dealt = np.arange(units) if shuffle is None else permutation(units, seed, "shards", 0 if sticky else epoch)
         self.lane_units = deal(dealt, counts if costs is None else costs, lanes)
         """[lanes, rounds]: the units of each lane in reading order, -1 behind the last."""
+        if sticky and shuffle is not None:
+            self.lane_units = permuted(self.lane_units, seed, epoch)
         self.block_units = block or (-(-shuffle.shards // unit) if shuffle else 1)
         self.block_shards = self.block_units * unit
         self.lane_shards = _shards(self.lane_units, unit, len(counts))
@@ -74,6 +78,13 @@ class Order:
         shards = self.lane_shards[lane, first : first + self.block_shards]
         shards = shards[shards >= 0]
         return shards, np.concatenate([[0], np.cumsum(self.counts[shards])]).astype(np.int64)
+
+    def shards_in(self, blocks: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """[shards]: those with samples in some blocks, [lanes, blocks]."""
+        inside = np.repeat(blocks, self.block_shards, axis=1)[:, : self.lane_shards.shape[1]]
+        found = np.zeros(len(self.counts), dtype=bool)
+        found[self.lane_shards[inside & (self.lane_shards >= 0)]] = True
+        return found & (self.counts > 0)
 
     def block_order(self, lane: int, block: int) -> NDArray[np.uint32]:
         """The order in which a lane gives the samples of a block, counted through its concatenated shards."""

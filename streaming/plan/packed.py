@@ -20,6 +20,7 @@ from .layout import Turns
 from .order import Order
 from .packing import Packing, pack
 from .recent import Recent
+from .taken import Taken, blocks_with
 
 Bins = tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -50,6 +51,11 @@ class PackedEpoch:
         starts = self._starts[int(lanes[0])]
         block = int(np.searchsorted(starts, int(numbers[0]), side="right")) - 1
         return int(lanes[0]), block, int(numbers[0] - starts[block])
+
+    def shards_read(self, taken: Taken) -> NDArray[np.bool_]:
+        """[shards]: all that hold a sample of some positions, and others of the same blocks."""
+        found = self._turns.stretches(taken.between(0, self.total))
+        return self.order.shards_in(blocks_with(self._starts, *found))
 
     def units(self, lane: int, block: int) -> NDArray[np.int64]:
         """The units of a block."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -44,6 +44,7 @@ from .mixed import BatchMixture, MixedBatches, MixedSamples, SampleMixture
 from .order import Order
 from .packed import PackedEpoch
 from .packing import Packing
+from .ranks import own_shards, shards_of_ranks
 from .shuffle import Shuffle
 from .statistics import Statistics
 
@@ -88,6 +89,8 @@ class Plan:
     """With a mix: the shards low ... high - 1 of each source."""
     plans: tuple[Plan, ...] = ()
     """With a mix by batch: the plan of each source."""
+    sticky: bool = False
+    """Whether a lane has the same shards in every epoch."""
 
     @classmethod
     def make(
@@ -105,6 +108,7 @@ class Plan:
         where: str | None = None,
         mix: Mix | None = None,
         sources: Sequence[int] = (),
+        sticky: bool = False,
     ) -> Self:
         """Check the arguments and fill in what was left open.
 
@@ -113,10 +117,11 @@ class Plan:
         to "drop" with shuffle, "pad" without; `dataset`, a name for the content, to a digest of the counts.
         `together`, for budgets: how many micro-batches of one group of similar samples come one after the other.
         `where`, the predicate that chose the samples, is noted only.  With a mix, `sources` says how many shards, one
-        after the other, belong to each source.
+        after the other, belong to each source.  `sticky`: a lane has the shards of epoch 0 in every epoch, each time in
+        another order, so that caches of nodes that read the same lanes stay warm; without shuffle that is so anyway.
         Raises PlanError for arguments that make no plan.
         """
-        check_arguments(batch, shuffle, seed, lanes, tail, together)
+        check_arguments(batch, shuffle, seed, lanes, tail, together, sticky)
         check_place(0, world_size)
         shuffled = shuffle if isinstance(shuffle, Shuffle) else Shuffle() if shuffle else None
         known = None if isinstance(counts, np.ndarray | list | tuple) else counts
@@ -128,7 +133,7 @@ class Plan:
             numbers, batch, shuffled, int(seed), choose(lanes, numbers, batch, shuffled, groups),
             tail or ("drop" if shuffled else "pad"), world_size,
             dataset or hashlib.sha256(numbers.astype("<i8").tobytes()).hexdigest()[:24],
-            together, where, groups, chosen_from, settled.samples if settled else 0,
+            together, where, groups, chosen_from, settled.samples if settled else 0, sticky=sticky,
         )  # fmt: skip
         return made if mix is None else made._mixed(mix, sources, lanes)
 
@@ -159,7 +164,7 @@ class Plan:
         part = self.counts[low:high] if self.statistics is None else Slice(self.statistics, low, high)
         return Plan.make(
             part, batch=self.batch, shuffle=self.shuffle or False, seed=self._seed_of(i), lanes=lanes, tail="uneven",
-            together=self.together,
+            together=self.together, sticky=self.sticky,
         )  # fmt: skip
 
     def _seed_of(self, source: int) -> int:
@@ -236,12 +241,38 @@ class Plan:
             return self.mixture.epoch(epoch, self.seed, self.together, mixed=self.shuffle is not None)
         return self.one_pass(epoch)
 
+    def shards_of_ranks(self, epoch: int, ranks: Collection[int], *, start: int = 0) -> NDArray[np.int64]:
+        """Numbers, ascending, of the shards that some ranks read in an epoch, or in what is left of it from `start` on.
+
+        None is missing, but some may be there that are not read: blocks of shards count as a whole, and all shards that
+        an epoch of a mix by sample reads count for all ranks.
+        """
+        return shards_of_ranks(self, epoch, ranks, start)
+
+    def own_shards(self, epoch: int, ranks: Collection[int], *, start: int = 0) -> NDArray[np.int64]:
+        """Numbers, ascending, of the shards in the lanes that some ranks read until the first lanes end.
+
+        These hold most of what the ranks read, and with `sticky` are the same in every epoch: what a node's cache
+        should hold first.  Lanes that ranks share count for each; with a mix all do, since passes begin anywhere.
+        """
+        return own_shards(self, epoch, ranks, start)
+
+    @property
+    def keeps_lanes(self) -> bool:
+        """Whether each rank has lanes of its own, the same in every epoch: then `sticky` keeps its cache warm."""
+        return self.mix is None and self.apart % self.world_size == 0
+
+    @property
+    def apart(self) -> int:
+        """Readers that it divides have lanes of their own, without a mix."""
+        return math.gcd(self.lanes, self.together) if isinstance(self.groups, Groups) else self.lanes
+
     def one_pass(self, number: int) -> EpochPlan | PackedEpoch:
         """The order of pass `number` over all samples: without a mix, of that epoch."""
         unit, block = units_of(self.groups, self.shuffle)
         order = Order(
             self.counts, shuffle=self.shuffle, seed=self.seed, epoch=number, lanes=self.lanes, unit=unit, block=block,
-            costs=costs_of(self.groups),
+            costs=costs_of(self.groups), sticky=self.sticky,
         )  # fmt: skip
         if self.groups is None:
             return EpochPlan(order, np.array([fixed_size(self.batch)]))
@@ -259,7 +290,9 @@ class Plan:
         low, high = self.sources[source]
         counts = self.counts[low:high]
         lanes = min(self.lanes, choose(None, counts, self.batch, self.shuffle)) if self.shuffle else self.lanes
-        order = Order(counts, shuffle=self.shuffle, seed=self._seed_of(source), epoch=number, lanes=lanes)
+        order = Order(
+            counts, shuffle=self.shuffle, seed=self._seed_of(source), epoch=number, lanes=lanes, sticky=self.sticky
+        )
         if not isinstance(self.groups, Groups):
             return EpochPlan(order, pieces)
         groups, known = self.groups, self._known()
@@ -301,6 +334,7 @@ class Plan:
             "groups": [p.groups.digest for p in (self, *self.plans) if p.groups is not None] or None,
             "together": self.together if isinstance(self.groups, Groups) or self.mix is not None else None,
             "where": self.where,
+            "sticky": True if self.sticky and self.shuffle is not None else None,
             "mix": self.mix.order_key if self.mix is not None else None,
             "sources": [high - low for low, high in self.sources] or None,
             "passes": list(self.mixture.sizes) if isinstance(self.mixture, BatchMixture) else None,
@@ -342,5 +376,4 @@ class Plan:
             return None
         if self.mix is not None:  # passes begin anywhere in an epoch, so readers meet in the lanes of a source
             return good_workers(1, self.world_size)
-        apart = math.gcd(self.lanes, self.together) if isinstance(self.groups, Groups) else self.lanes
-        return good_workers(apart, self.world_size)
+        return good_workers(self.apart, self.world_size)
