@@ -47,6 +47,7 @@ def mixed_plans(draw: st.DrawFn, by: Any, kind: str, *, sources: Any = SOURCES, 
             tail=draw(st.sampled_from(tails)),
             world_size=draw(RANKS),
             together=draw(st.sampled_from([1, 2, 3, 8])),
+            sticky=draw(st.booleans()),
             mix=Mix({str(i): draw(WEIGHTS) for i in range(len(counts))}, by=by, length=length),
             sources=[len(shards) for shards in counts],
         )

@@ -60,6 +60,7 @@ def plans(draw: st.DrawFn, *, counts: st.SearchStrategy[list[int]] = COUNTS, tai
         lanes=draw(st.none() | st.integers(1, 3) | st.integers(1, 12)),
         tail=draw(st.sampled_from(tails)),
         world_size=draw(RANKS),
+        sticky=draw(st.booleans()),
     )
 
 
@@ -156,6 +157,7 @@ def budget_plans(draw: st.DrawFn, kind: str, *, counts: Any = MANY, tails: Any =
         tail=draw(st.sampled_from(tails)),
         world_size=draw(RANKS),
         together=draw(st.sampled_from([1, 2, 3, 8])),
+        sticky=draw(st.booleans()),
     )
 
 

@@ -91,6 +91,17 @@ def test_the_order_the_tail_and_the_runs_can_be_chosen(capsys: pytest.CaptureFix
     assert (wide["good_workers"], narrow["good_workers"]) == ([1, 2, 4], [1, 2])
 
 
+def test_lanes_can_keep_their_shards(capsys: pytest.CaptureFixture[str], photos: str) -> None:
+    """--sticky goes to the plan, which says whether ranks have lanes of their own."""
+    options = ("plan", photos, "--batch", "fixed:4", "--lanes", 4, "--sticky", "--ranks")
+    for ranks, text in ((2, "lanes keep their shards over epochs, and ranks their lanes"), (3, "but ranks share them")):
+        assert text in run(capsys, *options, ranks)[1]
+        found = json.loads(run(capsys, *options, ranks, "--json")[1])
+        assert (found["sticky"], found["keeps_lanes"]) == (True, ranks == 2)
+    _, out, _ = run(capsys, *options[:-2])
+    assert "sticky" not in out
+
+
 def test_samples_can_be_chosen(capsys: pytest.CaptureFixture[str], photos: str) -> None:
     """--where leaves out what does not fit, and a column that is not there is an error."""
     arguments = ("--batch", "pixels:20000", "--where", "height > 40 and tokens < 7")

@@ -91,6 +91,7 @@ def test_what_is_left_open_is_filled_in() -> None:
             {"batch": 32},
             "batch=32: give FixedBatch(n), PixelBudget(pixels), CostBudget(column, cost), or None for single samples",
         ),
+        ({"sticky": 1}, "sticky=1: it is True or False"),
         ({"shuffle": 10_000}, "shuffle=10000: give True, False or Shuffle(shards=, buffer=)"),
         ({"shuffle": "no"}, "shuffle='no': give True, False or Shuffle(shards=, buffer=)"),
         ({"world_size": 0}, "rank 0 of world size 0: ranks count from 0 to world_size - 1"),
@@ -126,7 +127,7 @@ def test_numbers_of_a_plan_agree(plan: Plan) -> None:
     assert plan.end == len(plan) * plan.world_size
     for position in range(plan.end):
         assert plan.source(position) == (position % plan.total, position >= plan.total)
-    assert str(plan).count("\n") == 3
+    assert str(plan).count("\n") == 3 + plan.sticky
 
 
 @pytest.mark.parametrize("tail", ["drop", "pad", "uneven"])
@@ -179,7 +180,18 @@ def test_plans_compare_by_what_they_are(one: Plan, other: Plan) -> None:
     assert again == one
     assert hash(again) == hash(one)
     alike = [
-        (p.counts.tolist(), p.batch, p.shuffle, p.seed, p.lanes, p.tail, p.world_size, p.dataset) for p in (one, other)
+        (
+            p.counts.tolist(),
+            p.batch,
+            p.shuffle,
+            p.seed,
+            p.lanes,
+            p.tail,
+            p.world_size,
+            p.dataset,
+            p.sticky and p.shuffle,
+        )
+        for p in (one, other)
     ]
     assert (one == other) == (alike[0] == alike[1])
     assert one != "plan"

@@ -229,7 +229,7 @@ def test_plans_follow_from_their_arguments(mode: str, data: st.DataObject) -> No
     base: Any = getattr(plan.statistics, "base", plan.statistics)
     again = Plan.make(
         base, batch=plan.batch, shuffle=plan.shuffle or False, seed=plan.seed, lanes=plan.lanes, tail=plan.tail,
-        world_size=plan.world_size, together=plan.together,
+        world_size=plan.world_size, together=plan.together, sticky=plan.sticky,
     )  # fmt: skip
     assert again == plan
     assert json.loads(json.dumps(plan.fingerprint())) == plan.fingerprint()

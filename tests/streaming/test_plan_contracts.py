@@ -145,6 +145,7 @@ BASE: dict[str, Any] = {
         ({"shuffle": False}, {"shuffle: saved 'Shuffle(shards=2, buffer=5)', now None"}),
         ({"seed": -(2**80)}, {f"seed: saved 1, now {-(2**80)}"}),
         ({"lanes": 3}, {"lanes: saved 2, now 3"}),
+        ({"sticky": True}, {"sticky: saved None, now True"}),
         ({"dataset": "cd34"}, {"dataset: saved 'ab12', now 'cd34'"}),
         ({"dataset": "cd34", "seed": 2}, {"dataset: saved 'ab12', now 'cd34'", "seed: saved 1, now 2"}),
     ],

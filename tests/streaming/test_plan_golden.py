@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streaming import CostBudget, FixedBatch, PixelBudget, Plan, Shuffle
+from streaming import CostBudget, FixedBatch, Mix, PixelBudget, Plan, Shuffle
 from streaming.plan import ColumnStatistics, SampleGenerators
 from streaming.plan.plan import ORDER_VERSION
 
@@ -45,6 +45,27 @@ PLANS: dict[str, dict[str, Any]] = {
     },
     "frames, padded": {"counts": [30, 25], "batch": CostBudget("frames", 4000), "shuffle": Shuffle(1, 9), "seed": 1},
     "seconds, packed in order": {"counts": [30, 25], "batch": CostBudget("seconds", 20.5, pad=False), "seed": 1},
+    "sticky": {
+        "counts": [5, 9, 2, 7, 1, 0, 4, 3], "shuffle": Shuffle(2, 6), "batch": FixedBatch(3), "lanes": 2, "seed": 7,
+        "sticky": True,
+    },
+    "sticky, one lane": {"counts": [2, 1, 3, 2, 1], "shuffle": Shuffle(1, 4), "seed": 0, "sticky": True},
+    "sticky, buckets": {
+        "counts": [30, 0, 25, 31], "batch": PixelBudget(60_000, multiple=16), "shuffle": Shuffle(2, 20), "seed": 3,
+        "lanes": 2, "together": 2, "sticky": True,
+    },
+    "sticky, packed": {
+        "counts": [30, 0, 25, 31, 1], "batch": PixelBudget(150_000, mode="pack", oversize="skip"),
+        "shuffle": Shuffle(1, 30), "seed": 7, "lanes": 2, "sticky": True,
+    },
+    "sticky, mixed by sample": {
+        "counts": [5, 4, 6, 3, 2, 4], "shuffle": Shuffle(1, 5), "batch": FixedBatch(4), "seed": 2, "sticky": True,
+        "mix": Mix({"a": 1, "b": 1}, length=16), "sources": [3, 3],
+    },
+    "sticky, mixed by batch": {
+        "counts": [5, 4, 6, 3, 2, 4], "shuffle": Shuffle(1, 5), "batch": FixedBatch(2), "seed": 2, "sticky": True,
+        "mix": Mix({"a": 2, "b": 1}, by="batch", length=9), "sources": [3, 3],
+    },
 }  # fmt: skip
 
 

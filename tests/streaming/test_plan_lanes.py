@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from streaming import FixedBatch, Plan
 from streaming.plan.keys import permutation
-from streaming.plan.lanes import MOST, MOST_SINGLES, choose_lanes, deal
+from streaming.plan.lanes import MOST, MOST_SINGLES, choose_lanes, deal, permuted
 
 COSTS = st.lists(st.integers(0, 9) | st.integers(0, 1000), max_size=60)
 
@@ -49,6 +49,24 @@ def test_loads_differ_by_at_most_the_largest_shard(costs: list[int], lanes: int,
     table = deal(permutation(len(costs), seed, "shards"), np.array(costs, dtype=np.int64), lanes)
     loads = [sum(costs[shard] for shard in lane if shard >= 0) for lane in table.tolist()]
     assert max(loads) - min(loads) <= max(costs, default=0)
+
+
+@given(COSTS, st.integers(1, 20), st.integers(), st.integers(0, 2**31))
+def test_permuted_lanes_keep_their_shards(costs: list[int], lanes: int, seed: int, epoch: int) -> None:
+    """Each has those that it had, filled from the front, and what was dealt stays as it is."""
+    table = deal(permutation(len(costs), seed, "shards"), np.array(costs, dtype=np.int64), lanes)
+    before = table.copy()
+    found = permuted(table, seed, epoch)
+    assert (table == before).all()
+    assert ((found >= 0) == (table >= 0)).all()
+    assert [sorted(lane) for lane in found.tolist()] == [sorted(lane) for lane in table.tolist()]
+
+
+def test_each_lane_is_permuted_by_seed_epoch_and_lane() -> None:
+    """Lanes have orders of their own, new in each epoch and with each seed."""
+    table = np.tile(np.arange(12), (4, 1))
+    orders = [row for seed in (0, 1) for epoch in range(3) for row in permuted(table, seed, epoch).tolist()]
+    assert len({tuple(order) for order in orders}) == 2 * 3 * 4
 
 
 def test_one_lane_is_the_order_itself() -> None:

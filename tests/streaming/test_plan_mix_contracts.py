@@ -188,7 +188,7 @@ def test_the_tail_is_what_the_report_says(by: str, kind: str, data: st.DataObjec
     for tail in TAILS:
         other = Plan.make(
             plan.statistics or plan.counts, batch=plan.batch, shuffle=plan.shuffle or False, seed=plan.seed, tail=tail,
-            world_size=plan.world_size, together=plan.together, mix=plan.mix,
+            world_size=plan.world_size, together=plan.together, mix=plan.mix, sticky=plan.sticky,
             sources=[high - low for low, high in plan.sources],
         )  # fmt: skip
         sequence = straight(other.epoch(number))

@@ -18,7 +18,7 @@ COUNTS = st.lists(st.sampled_from([0, 1]) | st.integers(0, 9), max_size=14)
 
 
 @st.composite
-def orders(draw: st.DrawFn) -> Order:
+def orders(draw: st.DrawFn, *, sticky: bool | None = None) -> Order:
     """Any order, of single shards or of units of several."""
     counts, unit = np.array(draw(COUNTS), dtype=np.int64), draw(st.integers(1, 4))
     units = -(-len(counts) // unit)
@@ -27,6 +27,7 @@ def orders(draw: st.DrawFn) -> Order:
         counts, shuffle=draw(SHUFFLES), seed=draw(st.integers(0, 9)), epoch=draw(st.integers(0, 3)),
         lanes=draw(st.integers(1, 5)), unit=unit, block=draw(st.none() | st.integers(1, 4)),
         costs=costs if unit > 1 else draw(st.sampled_from([None, costs])),
+        sticky=draw(st.booleans()) if sticky is None else sticky,
     )  # fmt: skip
 
 
@@ -59,7 +60,7 @@ def test_blocks_part_the_lanes(order: Order) -> None:
         assert sums[lane, 0].tolist() == [0, 0]
 
 
-@given(orders())
+@given(orders(sticky=False))
 def test_units_are_permuted_by_seed_and_epoch(order: Order) -> None:
     """With shuffle the first units of the lanes are the first of the permutation; without, of the dataset."""
     units = int((order.lane_units >= 0).sum())
