@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.plan.interleave import Interleave
+from streaming.plan.interleave import GroupBatches, Interleave
+from streaming.plan.taken import Taken
 
 PHASES = st.floats(0, 1, exclude_max=True) | st.sampled_from([0.0, 0.5])
 SEQUENCES = st.lists(st.tuples(st.sampled_from([0, 1, 2, 40]) | st.integers(0, 25), PHASES), max_size=8)
@@ -77,3 +78,29 @@ def test_nothing_merges_to_nothing() -> None:
         merged = make(sequences)
         assert merged.total == 0
         assert not merged.before(0).any()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 90), st.integers(1, 5), PHASES), min_size=1, max_size=5),
+    st.integers(1, 6),
+    st.lists(st.booleans(), min_size=1, max_size=8),
+    st.integers(0, 99),
+    st.integers(0, 99),
+)
+def test_numbers_of_the_batches_at_some_positions(
+    groups: list[tuple[int, int, float]], together: int, which: list[bool], low: int, high: int
+) -> None:
+    """None is missing; of a single group there are no others, and of several no more than the runs make it."""
+    samples, capacity, begin = (np.array(values) for values in zip(*groups, strict=True))
+    batches, taken = GroupBatches(samples, capacity, together, begin), Taken(low, high, np.array(which))
+    numbers = batches.numbers(taken)
+    assert len(numbers) == len(groups)
+    places = [batches.locate(p) for p in range(batches.total) if low <= p < high and which[p % len(which)]]
+    for group, number in places:
+        assert any(part.has(np.array(number)) for part in numbers[group])
+    every = [(g, i) for g, (n, size) in enumerate(zip(samples, capacity, strict=True)) for i in range(-(-n // size))]
+    found = [(g, i) for g, i in every if any(part.has(np.array(i)) for part in numbers[g])]
+    if np.count_nonzero(samples // capacity) == 1 and not (samples % capacity).any():
+        assert set(found) == set(places)
+    if not any(which):
+        assert all(i >= samples[g] // capacity[g] // together * together for g, i in found)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from streaming import PlanError
 from streaming.plan import Share, Tail
 from streaming.plan.layout import TAILS, Turns, check_place, good_workers, steps_of
+from streaming.plan.taken import Taken
 
 TAIL = st.sampled_from(TAILS)
 
@@ -36,6 +37,31 @@ def test_turns_with_lanes_that_have_nothing(counts: list[int]) -> None:
         last = max(range(len(counts)), key=lambda lane: (counts[lane], lane))
         assert lanes.tolist() == [next(lane for lane, n in enumerate(counts) if n), last]
         assert numbers.tolist() == [0, counts[last] - 1]
+
+
+@given(
+    st.lists(st.integers(0, 12) | st.integers(30, 33), min_size=1, max_size=10),
+    st.lists(st.booleans(), min_size=1, max_size=9),
+    st.integers(0, 100),
+    st.integers(0, 100),
+    st.sampled_from([1, 20, 1 << 18]),
+)
+def test_stretches_hold_what_is_taken(counts: list[int], which: list[bool], low: int, high: int, entries: int) -> None:
+    """All batches at the positions, and each stretch one of them at least, however many levels are looked at at once;
+    with as many readers as divide the lanes, no others.
+    """
+    turns, taken = Turns(np.array(counts, dtype=np.int64)), Taken(low, high, np.array(which))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("streaming.plan.layout._ENTRIES", entries)
+        found = [a.tolist() for a in turns.stretches(taken.between(0, turns.total))]
+    stretches = {(lane, j) for lane, first, end in zip(*found, strict=True) for j in range(first, end)}
+    positions = [p for p in range(turns.total) if low <= p < high and which[p % len(which)]]
+    lanes, numbers = turns.locate(np.array(positions, dtype=np.int64))
+    wanted = set(zip(lanes.tolist(), numbers.tolist(), strict=True))
+    assert wanted <= stretches
+    assert all(any((lane, j) in wanted for j in range(*ends)) for lane, *ends in zip(*found, strict=True))
+    if len(set(counts)) == 1 and len(counts) % len(which) == 0:
+        assert wanted == stretches
 
 
 @given(st.integers(0, 90), st.booleans(), st.integers(1, 16), TAIL, st.integers(0, 120))
