@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -16,11 +16,19 @@ _TEMPORARY: Final = re.compile(r"\.shardstream-[0-9a-f]{16}\.tmp")
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """A file or object: name relative to the store's root, size in bytes, and its ETag where the storage has one."""
+    """A file or object: name relative to the store's root, size in bytes, and what tells it from its successors.
+
+    The version is an ETag, else made of the time of the last change, None where the storage shows neither.
+    """
 
     name: str
     size: int
     version: str | None
+
+
+def always() -> bool:
+    """True: the result is wanted in any case."""
+    return True
 
 
 class Store(Protocol):
@@ -52,6 +60,18 @@ class Store(Protocol):
 
         Raises StoreError where the object ends before `end`, and ObjectChanged where `version` (of an ObjectInfo) is
         given and the object has been replaced since.
+        """
+
+    def read_view(
+        self, name: str, start: int, end: int, *, version: str | None = None, wanted: Callable[[], bool] = always
+    ) -> memoryview:
+        """What read_range gives, as a read-only view, without a copy where the storage allows.
+
+        >>> bytes(store.read_view("a.tar", 2, 5))
+        b'234'
+
+        `wanted` is asked between tries and while waiting for the next; once it says False, since nobody waits for the
+        bytes any more, StoreError is raised.
         """
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:

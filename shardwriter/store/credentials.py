@@ -19,6 +19,18 @@ from .options import Options
 
 Provider = Callable[[], dict[str, Any]]
 
+EXPIRED: Final = frozenset(
+    {
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "ExpiredAuthenticationToken",
+        "RequestExpired",
+        "TokenRefreshRequired",
+        "InvalidToken",
+    }
+)
+"""Codes by which storage refuses credentials that were good once."""
+RENEW: Final = "the credentials have expired or are no longer valid: renew them where they come from, or pass new ones"
 _REFRESH: Final = timedelta(minutes=5)
 """botocore renews credentials 10 to 15 minutes before they end, so that what it hands out lasts at least this long."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import sys
 import threading
 import warnings
@@ -13,11 +14,14 @@ from typing import Any, Final
 
 from ..errors import MissingExtra, ObjectChanged, ObjectNotFound, StoreError
 from .base import folder_of, temporary_name
-from .credentials import resolve
+from .credentials import EXPIRED, RENEW, resolve
 from .forks import ForkedStoreWarning
 from .options import Options, plain_only, secret_values
-from .remote import CUT, Client
+from .refused import BUSY, date_of, seconds_to_wait
+from .remote import CUT, REPLACED, Client
+from .retrying import Failure
 from .urls import join_url, without_password
+from .versions import if_match, version_of
 
 _FORKED: Final = (
     "this process was forked from one that had used obstore, which can't run here, so it reads through fsspec, slowly: "
@@ -76,10 +80,10 @@ class FsspecClient:
             raise ObjectNotFound("this is a folder, not a file")
         return int(info["size"]), None
 
-    def get(self, name: str, start: int, end: int, version: str | None) -> tuple[bytes, str | None]:  # noqa: ARG002
+    def get(self, name: str, start: int, end: int, version: str | None) -> tuple[memoryview, str | None]:  # noqa: ARG002
         """As Client."""
         with self._lock:
-            return bytes(self._fs.cat_file(self._path(name), start=start, end=end)), None
+            return memoryview(self._fs.cat_file(self._path(name), start=start, end=end)).toreadonly(), None
 
     def list(self, folder: str) -> Iterator[tuple[str, int, str | None]]:
         """As Client."""
@@ -117,24 +121,37 @@ class FsspecClient:
         with self._lock, contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(self._path(name))
 
-    def explain(self, error: Exception) -> tuple[StoreError, bool]:
-        """As Client; fsspec's backends have no common errors, so what is not known to be final may be tried again."""
+    def retry_after(self, name: str) -> float | None:  # noqa: ARG002
+        """As Client: nothing more than the error has told."""
+        return None
+
+    def explain(self, error: Exception) -> Failure:
+        """As Client; fsspec's backends have no common errors, so what is not known is tried a few times."""
         text = str(error) or type(error).__name__
-        status = getattr(error, "status", None)  # of aiohttp's errors
+        status, headers, code = _answer(error)
         if isinstance(error, FileNotFoundError) or status == 404:
-            return ObjectNotFound("no such object", hint="check the URL"), False
+            return Failure(ObjectNotFound("no such object", hint="check the URL"))
         if isinstance(error, IsADirectoryError | NotADirectoryError):
-            return ObjectNotFound("this is a folder, not a file"), False
+            return Failure(ObjectNotFound("this is a folder, not a file"))
         if status == 412 or "PreconditionFailed" in text or "pre-condition" in text:
-            return ObjectChanged("the object has been replaced", hint="make its index again"), False
+            return Failure(ObjectChanged("the object has been replaced", hint=REPLACED))
         if status == 416 or "InvalidRange" in text or "range is not satisfiable" in text:
-            return StoreError("the object ends before the bytes asked for", hint=CUT), False
+            return Failure(StoreError("the object ends before the bytes asked for", hint=CUT))
+        if code in EXPIRED:
+            return Failure(StoreError(text, hint=RENEW), expired=True)
         if isinstance(error, PermissionError) or status in (401, 403) or "credentials" in text:
-            return StoreError(text, hint="check the credentials"), False
+            return Failure(StoreError(text, hint="check the credentials"))
         if isinstance(error, NotImplementedError):
-            return StoreError(f"this storage can't do that: {text}"), False
-        final = isinstance(error, ValueError) or (status is not None and 400 <= status < 500 and status != 429)
-        return StoreError(f"{type(error).__name__}: {text}"), not final
+            return Failure(StoreError(f"this storage can't do that: {text}"))
+        told = StoreError(f"{type(error).__name__}: {text}", hint="check the URL, the storage options and the network")
+        if status in BUSY:
+            return Failure(told, again=True, busy=True, retry_after=seconds_to_wait(headers))
+        if status is not None:
+            return Failure(told, again=status >= 500 or status in (408, 425))
+        if isinstance(error, ValueError):
+            return Failure(told)
+        passing = isinstance(error, (ConnectionError, TimeoutError, socket.gaierror, *_network_errors()))
+        return Failure(told, again=True, doubtful=not passing)
 
     def _upload(self, path: str, data: bytes | Path) -> None:
         if isinstance(data, Path):
@@ -159,18 +176,18 @@ class S3FsClient(FsspecClient):
             raise ObjectNotFound("no such object", hint="check the bucket and the name")
         return int(info["size"]), self._version(info)
 
-    def get(self, name: str, start: int, end: int, version: str | None) -> tuple[bytes, str | None]:
+    def get(self, name: str, start: int, end: int, version: str | None) -> tuple[memoryview, str | None]:
         """As Client."""
         from fsspec.asyn import sync
 
         bucket, _, key = self._path(name).partition("/")
-        match = {"IfMatch": version} if version else {}
+        match = {"IfMatch": tag} if (tag := if_match(version)) else {}
 
-        async def fetch() -> tuple[bytes, str | None]:
-            span = f"bytes={start}-{end - 1}"
-            reply = await self._fs._call_s3("get_object", Bucket=bucket, Key=key, Range=span, **match)
+        async def fetch() -> tuple[memoryview, str | None]:
+            reply = await self._fs._call_s3("get_object", Bucket=bucket, Key=key, Range=_span(start, end), **match)
             async with reply["Body"] as body:
-                return await body.read(), reply.get("ETag")
+                data = await body.read()
+            return memoryview(data), version_of(reply.get("ETag"), reply.get("LastModified"), like=version)
 
         data, found = sync(self._fs.loop, fetch)
         return data, found
@@ -180,17 +197,36 @@ class S3FsClient(FsspecClient):
         self._upload(self._path(name), data)
 
     def _version(self, info: Mapping[str, Any]) -> str | None:
-        tag = info.get("ETag")
-        return None if tag is None else str(tag)
+        return version_of(info.get("ETag"), info.get("LastModified"))
 
 
 class HttpClient(FsspecClient):
-    """Files of a web server through aiohttp."""
+    """Files of a web server through aiohttp, with versions as obstore sees them."""
 
-    def get(self, name: str, start: int, end: int, version: str | None) -> tuple[bytes, str | None]:
+    def head(self, name: str) -> tuple[int, str | None]:
         """As Client."""
-        headers = {"If-Match": version} if version else {}
-        return bytes(self._fs.cat_file(self._path(name), start=start, end=end, headers=headers)), None
+        info = self._fs.info(self._path(name))
+        return int(info["size"]), version_of(info.get("ETag"), date_of(info.get("Last-Modified", "")))
+
+    def get(self, name: str, start: int, end: int, version: str | None) -> tuple[memoryview, str | None]:
+        """As Client; cat_file would show neither the status nor the headers."""
+        from fsspec.asyn import sync
+
+        headers = {"Range": _span(start, end)} | ({"If-Match": tag} if (tag := if_match(version)) else {})
+
+        async def fetch() -> tuple[memoryview, str | None]:
+            session = await self._fs.set_session()
+            async with session.get(self._fs.encode_url(self._path(name)), headers=headers) as reply:
+                reply.raise_for_status()
+                if reply.status != 206:
+                    raise StoreError(
+                        "the server does not serve parts of files", hint="use one that does, such as nginx"
+                    )
+                modified = date_of(reply.headers.get("Last-Modified", ""))
+                return memoryview(await reply.read()), version_of(reply.headers.get("ETag"), modified, like=version)
+
+        data, found = sync(self._fs.loop, fetch)
+        return data, found
 
     def list(self, folder: str) -> Iterator[tuple[str, int, str | None]]:
         """As Client: never, which is what obstore finds on plain web servers."""
@@ -223,6 +259,7 @@ def _http_client(root: str, options: Options) -> Client:
             "reading from the web in a process forked from one that has used object storage needs aiohttp",
             hint=f"{_ELSEWHERE}, or pip install 'shardstream[s3]'",
         ) from None
+    options = options.for_reading()
     limits = ClientTimeout(total=options.timeout, sock_connect=options.connect_timeout, sock_read=options.read_timeout)
     filesystem = HTTPFileSystem(client_kwargs={"timeout": limits}, skip_instance_cache=True, use_listings_cache=False)
     return HttpClient(filesystem, root)
@@ -245,6 +282,7 @@ def s3fs_client(root: str, options: Options) -> Client:
         token=options.token,
         profile=options.profile,
         endpoint_url=resolved.endpoint_url,
+        requester_pays=options.requester_pays,
         client_kwargs={"region_name": resolved.region} if resolved.region else {},
         config_kwargs={
             "connect_timeout": options.connect_timeout,
@@ -255,6 +293,24 @@ def s3fs_client(root: str, options: Options) -> Client:
         use_listings_cache=False,
     )
     return S3FsClient(filesystem, root)
+
+
+def _span(start: int, end: int) -> str:
+    return f"bytes={start}-{end - 1}"
+
+
+def _answer(error: BaseException | None) -> tuple[int | None, Mapping[str, str], str]:
+    """Status, headers and code of the answer that an error of aiohttp, botocore, requests or httpx is about."""
+    while error is not None:
+        reply = getattr(error, "response", None)
+        if isinstance(reply, Mapping):
+            about = reply.get("ResponseMetadata", {})
+            return about.get("HTTPStatusCode"), about.get("HTTPHeaders", {}), reply.get("Error", {}).get("Code", "")
+        status = getattr(error, "status", None) or getattr(reply, "status_code", None)
+        if isinstance(status, int):
+            return status, getattr(error, "headers", None) or getattr(reply, "headers", None) or {}, ""
+        error = error.__cause__
+    return None, {}, ""
 
 
 def _network_errors() -> tuple[type[Exception], ...]:

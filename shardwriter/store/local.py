@@ -7,12 +7,12 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
 from ..errors import ObjectNotFound, StoreError
-from .base import ObjectInfo, check_name, check_range, is_temporary, temporary_name
+from .base import ObjectInfo, always, check_name, check_range, is_temporary, temporary_name
 from .urls import join_url, scheme_of, text_of, trim
 
 
@@ -62,6 +62,18 @@ class LocalStore:
                 hint="it was cut short or replaced; copy it again, or make its index again",
             )
         return data
+
+    def read_view(
+        self,
+        name: str,
+        start: int,
+        end: int,
+        *,
+        version: str | None = None,
+        wanted: Callable[[], bool] = always,  # noqa: ARG002
+    ) -> memoryview:
+        """As Store; nothing is waited for, so `wanted` is not asked."""
+        return memoryview(self.read_range(name, start, end, version=version))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """As Store; links are followed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,21 +11,39 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ObjectChanged, ObjectNotFound, StoreError
 from . import forks
-from .credentials import resolve
+from .credentials import EXPIRED, RENEW, resolve
+from .obstore_stores import S3, WEB, login_headers, make_store, web_root
 from .options import Options
-from .remote import CUT, Client
+from .refused import BUSY, ask_server
+from .remote import CUT, REPLACED, Client
+from .retrying import Failure
+from .urls import join_url
+from .versions import if_match, version_of
 
 if TYPE_CHECKING:
     from obstore import GetOptions
 
 _STATUS: Final = re.compile(r"non-2xx status code: (\d{3}) ?([^:\n]*)")
 _REPLY: Final = re.compile(r"<Code>([^<]*)</Code>\s*(?:<Message>([^<]*)</Message>)?")
-_CAUSE: Final = re.compile(r'(?:message|error): "([^"]+)"|(?:source|kind): (TimedOut|Timeout|BadScheme)')
+_CAUSES: Final = {
+    "TimedOut": "timed out",
+    "Timeout": "timed out",
+    "IncompleteBody": "the connection was closed early",
+    "IncompleteMessage": "the connection was closed early",
+}
+"""What to say for the causes that obstore has but a name for."""
+_CAUSE: Final = re.compile(r'(?:message|error): "([^"]+)"|\b(' + "|".join(_CAUSES) + r")\b")
+_OTHER_RANGE: Final = re.compile(r"Requested (\d+\.\.\d+), got (\d+\.\.\d+)")
+_GENERIC: Final = re.compile(r"^(?:Generic \w+ error: )?(?:HTTP error: )?")
 _RETRY: Final = frozenset({408, 425, 429})
+_WRITE_TRIES: Final = 7
+"""Of writing, listing and deleting: about ten seconds where nothing answers, a minute where it stalls."""
 _LOGIN: Final = (
     "check the credentials: the options key and secret, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; "
     "anon=True reads public data without any"
 )
+_REGION: Final = "the bucket is in another region: pass the option region"
+_NOT_ALLOWED: Final = "check the URL and endpoint_url: plain web servers can be read but not listed or written to"
 _STRIPPED: Final = (
     "credentials given as arguments are not pickled, so set them in this process's environment or in a profile"
 )
@@ -60,7 +77,10 @@ class ObstoreConnector:
 
 
 class ObstoreClient:
-    """Requests to one bucket, container or host."""
+    """Requests to one bucket, container or host.
+
+    Reads are done once, since RemoteStore tries them again; for the rest, that is left to obstore.
+    """
 
     def __init__(self, place: ObstoreConnector) -> None:
         from obstore.exceptions import BaseError
@@ -68,11 +88,17 @@ class ObstoreClient:
         self.errors: tuple[type[Exception], ...] = (BaseError, OSError, ValueError)
         self._hint = _STRIPPED if place.options.stripped else _LOGIN
         # HTTP has no buckets: its path is part of the client's URL, where percent escapes and the query belong.
-        self._root = f"{place.prefix}/" if place.prefix and place.scheme not in ("http", "https") else ""
+        self._root = f"{place.prefix}/" if place.prefix and place.scheme not in WEB else ""
+        options, self._provider = resolve(place.options) if place.scheme in S3 else (place.options, None)
+        self._place = replace(place, options=options)
+        self._reading = self._open(options.for_reading(), tries=1)
+        self._writing: Any = None
+        self._answered = False
+
+    def _open(self, options: Options, tries: int) -> Any:
+        place = self._place
         try:
-            self._store = _make(place)
-        except StoreError:
-            raise
+            return make_store(place.scheme, place.authority, place.prefix, options, self._provider, tries)
         except self.errors as error:
             text = str(error).partition("\n\nDebug source")[0]
             hint = "check the URL and the storage options"
@@ -82,157 +108,139 @@ class ObstoreClient:
         """As Client."""
         import obstore
 
-        meta = obstore.head(self._store, self._root + name)
-        return meta["size"], _strong(meta["e_tag"])
+        meta = obstore.head(self._reading, self._root + name)
+        self._answered = True
+        return meta["size"], version_of(meta["e_tag"], meta["last_modified"])
 
-    def get(self, name: str, start: int, end: int, version: str | None) -> tuple[bytes, str | None]:
+    def get(self, name: str, start: int, end: int, version: str | None) -> tuple[memoryview, str | None]:
         """As Client."""
         import obstore
 
         options: GetOptions = {"range": (start, end)}
-        if version is not None:
-            options["if_match"] = version
-        reply = obstore.get(self._store, self._root + name, options=options)
-        return bytes(reply.bytes()), _strong(reply.meta["e_tag"])
+        if tag := if_match(version):
+            options["if_match"] = tag
+        reply = obstore.get(self._reading, self._root + name, options=options)
+        body, meta = memoryview(reply.bytes()), reply.meta
+        self._answered = True
+        return body, version_of(meta["e_tag"], meta["last_modified"], like=version)
+
+    def _writer(self) -> Any:
+        if self._writing is None:
+            self._writing = self._open(self._place.options, _WRITE_TRIES)
+        return self._writing
 
     def list(self, folder: str) -> Iterator[tuple[str, int, str | None]]:
         """As Client."""
         import obstore
 
-        for chunk in obstore.list(self._store, (self._root + folder) or None, chunk_size=1000):
+        for chunk in obstore.list(self._writer(), (self._root + folder) or None, chunk_size=1000):
             for meta in chunk:
-                yield meta["path"].removeprefix(self._root), meta["size"], _strong(meta["e_tag"])
+                version = version_of(meta["e_tag"], meta["last_modified"])
+                yield meta["path"].removeprefix(self._root), meta["size"], version
 
     def put(self, name: str, data: bytes | Path) -> None:
         """As Client; large files go in parts, which the storage joins at the end or drops."""
         import obstore
 
-        obstore.put(self._store, self._root + name, data, chunk_size=16 << 20, max_concurrency=4)
+        obstore.put(self._writer(), self._root + name, data, chunk_size=16 << 20, max_concurrency=4)
 
     def delete(self, name: str) -> None:
         """As Client."""
         import obstore
 
         try:
-            obstore.delete(self._store, self._root + name)
+            obstore.delete(self._writer(), self._root + name)
         except FileNotFoundError:
             return
 
-    def explain(self, error: Exception) -> tuple[StoreError, bool]:
+    def retry_after(self, name: str) -> float | None:
+        """As Client; obstore shows no headers of a refusal, so the server is asked once more by other means."""
+        import obstore
+
+        place, options = self._place, self._place.options
+        headers: dict[str, str] = {}
+        if place.scheme in WEB:
+            url = join_url(web_root(place.scheme, place.authority, place.prefix, options), name)
+            headers = login_headers(options)
+        elif options.anon or (options.token and place.scheme not in S3):
+            return None  # there is nothing to sign with
+        else:
+            try:
+                url = obstore.sign(self._reading, "GET", self._root + name, timedelta(minutes=5))
+            except self.errors:
+                return None
+        return ask_server(url, headers, options.for_reading().connect_timeout)
+
+    def explain(self, error: Exception) -> Failure:
         """As Client."""
         from obstore.exceptions import NotSupportedError, PreconditionError, UnauthenticatedError
 
         text, _, debug = str(error).partition("\n\nDebug source")
-        if isinstance(error, FileNotFoundError):
-            return ObjectNotFound("no such object", hint="check the bucket and the name"), False
-        if isinstance(error, PreconditionError):
-            return ObjectChanged("the object has been replaced", hint="make its index again"), False
-        if isinstance(error, NotSupportedError) and "Range" in text:
-            hint = "use one that does, such as nginx; python -m http.server does not"
-            return StoreError("the server does not serve parts of files", hint=hint), False
         match = _STATUS.search(text)
+        if isinstance(error, FileNotFoundError) and (not match or match[1] == "404"):  # 405 is one, too, for obstore
+            return Failure(ObjectNotFound("no such object", hint="check the bucket and the name"))
+        if isinstance(error, PreconditionError):
+            return Failure(ObjectChanged("the object has been replaced", hint=REPLACED))
+        if "non-partial response" in text or (isinstance(error, NotSupportedError) and "Range" in text):
+            hint = "use one that does, such as nginx; python -m http.server does not"
+            return Failure(StoreError("the server does not serve parts of files", hint=hint))
         asked_a_role = "169.254.169.254" in text or "169.254.170.2" in text  # the last of the usual places
         if asked_a_role or (isinstance(error, UnauthenticatedError) and not match):
-            return StoreError(f"no credentials were found: {_tail(text)}", hint=self._hint), False
+            # Where a role has given credentials before, it will again.
+            again = asked_a_role and self._answered
+            return Failure(StoreError(f"no credentials were found: {_tail(text)}", hint=self._hint), again)
         if match:
             return self._explain_status(int(match[1]), match[2].strip(), _REPLY.search(text))
+        if "redirect" in text:
+            hint = _REGION if self._place.scheme in S3 else "check the URL"
+            return Failure(StoreError("the server answered with a redirect to nowhere", hint=hint))
         if isinstance(error, ValueError):
-            return StoreError(_tail(text)), False
+            return Failure(StoreError(_tail(text)))
         if isinstance(error, OSError):
-            return StoreError(error.strerror or str(error)), False
-        cause = _CAUSE.search(debug)
-        if cause and cause[2] == "BadScheme":
-            return StoreError("the endpoint is not encrypted", hint="allow it with the option allow_http=True"), False
-        fact = f"{_tail(text)}: {cause[1] or 'timed out'}" if cause else _tail(text)
-        return StoreError(fact, hint="check endpoint_url and the network"), True
+            return Failure(StoreError(error.strerror or str(error)))
+        if other := _OTHER_RANGE.search(text):
+            fact = f"the server sent the bytes {other[2]} instead of {other[1]}"
+            return Failure(StoreError(fact, hint="check what stands between here and the storage"), again=True)
+        if "BadScheme" in debug:
+            return Failure(StoreError("the endpoint is not encrypted", hint="allow it with the option allow_http=True"))
+        cause = _cause(debug)
+        fact = f"{_tail(text)}: {cause}" if cause else _tail(text)
+        return Failure(StoreError(fact, hint="check endpoint_url and the network"), again=True)
 
-    def _explain_status(self, status: int, reason: str, reply: re.Match[str] | None) -> tuple[StoreError, bool]:
+    def _explain_status(self, status: int, reason: str, reply: re.Match[str] | None) -> Failure:
         fact = f"the server answered {status} {reason}".rstrip()
-        if reply:
-            fact += f": {reply[1]}" + (f", {reply[2]}" if reply[2] else "")
-        if reply and reply[1] == "NoSuchBucket":
-            return ObjectNotFound(fact, hint="check the name of the bucket and endpoint_url"), False
+        code, message = (reply[1], reply[2] or "") if reply else ("", "")
+        if code:
+            fact += f": {code}" + (f", {message}" if message else "")
+        if code == "NoSuchBucket":
+            return Failure(ObjectNotFound(fact, hint="check the name of the bucket and endpoint_url"))
         if status == 404:
-            return ObjectNotFound(fact, hint="check the URL"), False
-        if status in (401, 403) or (reply and "AccessKey" in reply[1]):
-            return StoreError(fact, hint=self._hint), False
+            return Failure(ObjectNotFound(fact, hint="check the URL"))
+        if status < 500 and (code in EXPIRED or "expired" in message.lower()):
+            return Failure(StoreError(fact, hint=RENEW), expired=True)
+        if status in (401, 403) or "AccessKey" in code:
+            return Failure(StoreError(fact, hint=self._hint))
+        if status == 400 and not code and self._place.scheme in S3:  # all that a HEAD shows of expired credentials
+            return Failure(StoreError(fact, hint=f"the credentials may have expired; else {self._hint}"), expired=True)
         if status in (301, 307):
-            return StoreError(fact, hint="the bucket is in another region: pass the option region"), False
+            return Failure(StoreError(fact, hint=_REGION))
         if status == 416:
-            return StoreError("the object ends before the bytes asked for", hint=CUT), False
+            return Failure(StoreError("the object ends before the bytes asked for", hint=CUT))
         if status in (405, 501):
-            return StoreError(fact, hint="plain web servers can be read but not listed or written to"), False
-        return StoreError(fact), status >= 500 or status in _RETRY
+            return Failure(StoreError(fact, hint=_NOT_ALLOWED))
+        again = status >= 500 or status in _RETRY
+        hint = "the storage is busy or out of order: try later, or with fewer requests" if again else None
+        return Failure(StoreError(fact, hint=hint), again, busy=status in BUSY)
+
+
+def _cause(debug: str) -> str:
+    """What the lowest layer says, in the first words of it that tell something."""
+    for match in _CAUSE.finditer(debug):
+        if said := match[1] or _CAUSES.get(match[2]):
+            return said
+    return ""
 
 
 def _tail(text: str) -> str:
     """The part of obstore's message that says what went wrong, without timings and counts."""
-    return text.rpartition(" - ")[2].partition("\n")[0].strip()
-
-
-def _strong(tag: str | None) -> str | None:
-    """An ETag that can pin a version; weak ones never match."""
-    return tag if tag and not tag.startswith("W/") else None
-
-
-def _make(place: ObstoreConnector) -> Any:
-    from obstore import store as stores
-
-    options = place.options
-    common: dict[str, Any] = {
-        # Times over all tries of one request: about ten seconds where nothing answers, a minute where it stalls.
-        "retry_config": {"max_retries": 6, "retry_timeout": timedelta(minutes=5)},
-        "client_options": {
-            "timeout": _seconds(options.timeout),
-            "read_timeout": _seconds(options.read_timeout),
-            "connect_timeout": _seconds(options.connect_timeout),
-        },
-    }
-    if place.scheme in ("s3", "s3a"):
-        options, provider = resolve(options)
-        config = _given(
-            endpoint=_endpoint(options, place.authority), region=options.region, skip_signature=options.anon or None
-        )
-        config["virtual_hosted_style_request"] = not options.path_style
-        if provider is not None:
-            common["credential_provider"] = provider
-        _allow_http(common, options)
-        return stores.S3Store(place.authority, config=config, **common)
-    _allow_http(common, options)
-    if place.scheme == "gs":
-        config = _given(base_url=options.endpoint_url, skip_signature=options.anon or None, bearer_token=options.token)
-        return stores.GCSStore(place.authority, config=config, **common)
-    if place.scheme in ("az", "abfs", "abfss"):
-        config = _given(
-            endpoint=options.endpoint_url, account_name=options.key, account_key=options.secret, sas_key=options.token,
-            skip_signature=options.anon or None,
-        )  # fmt: skip
-        return stores.AzureStore.from_url(f"{place.scheme}://{place.authority}", config=config, **common)
-    if options.key is not None:
-        login = base64.b64encode(f"{options.key}:{options.secret}".encode()).decode()
-        common["client_options"]["default_headers"] = {"authorization": f"Basic {login}"}
-    common["client_options"]["allow_http"] = True  # for HTTP, the URL itself says so
-    query = f"?{options.query}" if options.query else ""
-    path = f"/{place.prefix}" if place.prefix else ""
-    return stores.HTTPStore.from_url(f"{place.scheme}://{place.authority}{path}{query}", **common)
-
-
-def _allow_http(common: dict[str, Any], options: Options) -> None:
-    if options.allow_http:
-        common["client_options"]["allow_http"] = True
-
-
-def _endpoint(options: Options, bucket: str) -> str | None:
-    """The endpoint as obstore wants it, with the bucket the host where requests carry it there."""
-    if options.path_style or options.endpoint_url is None:
-        return options.endpoint_url
-    scheme, _, rest = options.endpoint_url.partition("://")
-    return f"{scheme}://{bucket}.{rest}"
-
-
-def _given(**config: Any) -> Any:
-    return {name: value for name, value in config.items() if value is not None}
-
-
-def _seconds(value: float) -> str:
-    return f"{round(value * 1000)}ms"
+    return _GENERIC.sub("", text.rpartition(" - ")[2].partition("\n")[0].strip())

@@ -11,7 +11,7 @@ from .base import Store
 from .fsspec_client import FsspecConnector
 from .local import LocalStore
 from .obstore_client import ObstoreConnector
-from .options import Options
+from .options import DEADLINE, Options, check_seconds
 from .remote import RemoteStore
 from .urls import ENCODED, redact, scheme_of, text_of, trim
 
@@ -26,9 +26,10 @@ def open_store(url: str | os.PathLike[str], options: Mapping[str, Any] | None = 
     (<store data/cc3m>, <store s3://bucket/cc3m>)
 
     Options for s3, gs, az, abfs and http: endpoint_url, key, secret, token (or access_key_id, secret_access_key,
-    session_token), region, anon, profile, path_style, allow_http, and, in seconds, timeout, read_timeout,
-    connect_timeout.  Credentials that are not given come from the usual places: the AWS_ variables, profiles in ~/.aws,
-    roles.  Any other scheme takes the storage options of its fsspec filesystem; folders take none.
+    session_token), region, anon, profile, path_style, allow_http, requester_pays, and, in seconds, timeout,
+    read_timeout, connect_timeout.  Credentials that are not given come from the usual places: the AWS_ variables,
+    profiles in ~/.aws, roles.  Any other scheme takes the storage options of its fsspec filesystem; folders take none.
+    For all but folders, `deadline` is the number of seconds for which reads are tried again, by default 120.
     Raises StoreError for a scheme or an option that is not known.
     """
     text = text_of(url)
@@ -40,7 +41,10 @@ def open_store(url: str | os.PathLike[str], options: Mapping[str, Any] | None = 
     if scheme in OBSTORE:
         return _object_store(scheme, text, Options.parse(given))
     _check_known(scheme)
-    return RemoteStore(redact(trim(text)), FsspecConnector(trim(text), given))
+    deadline = given.pop("deadline", None)
+    deadline = DEADLINE if deadline is None else deadline
+    check_seconds("deadline", deadline)
+    return RemoteStore(redact(trim(text)), FsspecConnector(trim(text), given), deadline)
 
 
 def _object_store(scheme: str, url: str, options: Options) -> Store:
@@ -56,7 +60,8 @@ def _object_store(scheme: str, url: str, options: Options) -> Store:
         raise StoreError(f"{redact(url)!r} names no bucket or host", hint=f"write {scheme}://bucket/folder")
     prefix = prefix.strip("/")
     public = f"{scheme}://{authority}" + (f"/{prefix}" if prefix else "")
-    return RemoteStore(public, ObstoreConnector(scheme, authority, prefix, options.with_query(query)))
+    connector = ObstoreConnector(scheme, authority, prefix, options.with_query(query))
+    return RemoteStore(public, connector, options.deadline)
 
 
 def _check_known(scheme: str) -> None:

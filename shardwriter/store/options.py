@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -12,6 +13,8 @@ from ..errors import StoreError
 
 _ALIASES: Final = {"access_key_id": "key", "secret_access_key": "secret", "session_token": "token"}
 _SECRETS: Final = ("key", "secret", "token", "query")
+DEADLINE: Final = 120.0
+"""Seconds for which reads are tried again."""
 _SECRET_NAME: Final = re.compile(r"key|secret|token|pass|sas|credential|auth|^user", re.IGNORECASE)
 
 
@@ -21,7 +24,8 @@ class Options:
 
     `key`, `secret` and `token` are the access key id, its secret and a session token for S3; account name, account key
     and shared access signature for Azure; for Google, `token` is a bearer token; for HTTP, `key` and `secret` are user
-    and password.  Times are in seconds: `timeout` for a whole request, `read_timeout` for a pause within it.
+    and password.  Times are in seconds: `timeout` for a whole request, `read_timeout` for a pause within it,
+    `deadline` for all tries of a read.  With `requester_pays`, S3 bills the reader and not the bucket's owner.
     """
 
     endpoint_url: str | None = None
@@ -36,6 +40,8 @@ class Options:
     timeout: float = 3600.0
     read_timeout: float = 10.0
     connect_timeout: float = 5.0
+    deadline: float = DEADLINE
+    requester_pays: bool = False
     query: str = field(default="", repr=False)
     """The query of the URL, without its question mark; it may be a signature."""
     stripped: bool = False
@@ -56,12 +62,20 @@ class Options:
                 raise StoreError(f"the storage option {plain!r} is given twice, also as {name!r}")
             if value is not None:
                 values[plain] = value
-        for name in ("timeout", "read_timeout", "connect_timeout"):
-            if not isinstance(values.get(name, 1), int | float) or values.get(name, 1) <= 0:
-                raise StoreError(f"the storage option {name!r} is a number of seconds above 0")
+        for name in ("timeout", "read_timeout", "connect_timeout", "deadline"):
+            check_seconds(name, values.get(name, 1))
         if str(values.get("endpoint_url", "")).startswith("http://"):
             values["allow_http"] = True
         return cls(**values)
+
+    def for_reading(self) -> Self:
+        """The same with times that let no try of a read go on for long after the deadline."""
+        return replace(
+            self,
+            timeout=min(self.timeout, self.deadline),
+            read_timeout=min(self.read_timeout, self.deadline),
+            connect_timeout=min(self.connect_timeout, self.deadline),
+        )
 
     def with_login(self, login: str) -> Self:
         """Fill in `user:password` of a URL where no arguments say otherwise."""
@@ -83,6 +97,12 @@ class Options:
     def secrets(self) -> tuple[str, ...]:
         """What must not appear in any message."""
         return tuple(value for value in (self.secret, self.token, self.query) if value)
+
+
+def check_seconds(name: str, value: Any) -> None:
+    """Raise StoreError unless the option's value is a length of time."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise StoreError(f"the storage option {name!r} is a number of seconds above 0")
 
 
 def plain_only(options: Mapping[str, Any]) -> dict[str, Any]:
