@@ -89,6 +89,20 @@ def test_what_is_written_is_read_back(store: Store) -> None:
         assert bytes(view) == data
 
 
+def test_views_are_ranges_without_a_copy(store: Store) -> None:
+    """A view is read-only and holds the bytes of the range; its errors are those of read_range."""
+    store.write("a", b"0123456789")
+    for start, end in ((0, 10), (3, 5), (4, 4)):
+        view = store.read_view("a", start, end, version=store.info("a").version)
+        assert view.readonly
+        assert (view.format, view.ndim, view.contiguous) == ("B", 1, True)
+        assert view == b"0123456789"[start:end]
+    with pytest.raises(StoreError, match="a"):
+        store.read_view("a", 5, 11)
+    with pytest.raises(ObjectNotFound):
+        store.read_view("b", 0, 1)
+
+
 def test_empty_objects(store: Store) -> None:
     """An object of no bytes exists, has size 0 and reads as nothing."""
     store.write("empty", b"")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ from shardwriter.errors import MissingExtra, ObjectNotFound, StoreError
 from shardwriter.store import join_url, open_store, split_url
 from shardwriter.store.credentials import resolve
 from shardwriter.store.options import Options
+from shardwriter.store.remote import RemoteStore
 from shardwriter.store.urls import redact
 
 ROOTS = [".", "/", "/a", "a/b", "/50%20 #1", "s3://b", "s3://b/x y%20", "gs://b/x", "memory://m/x", "file:///a%20b",
@@ -115,6 +118,9 @@ def test_unknown_options_list_the_known() -> None:
         {"secret": "a"},
         {"key": "a", "access_key_id": "b", "secret": "c"},
         {"timeout": 0},
+        {"deadline": 0},
+        {"deadline": float("inf")},
+        {"deadline": True},
         {"timeout": "5s"},
     ],
 )
@@ -122,6 +128,30 @@ def test_options_that_make_no_sense(options: dict[str, Any]) -> None:
     """Half a pair of keys, an option given twice, and times that are no numbers are refused at once."""
     with pytest.raises(StoreError):
         open_store("s3://bucket", options)
+
+
+def test_the_deadline_is_an_option_of_every_remote_store() -> None:
+    """Seconds for the tries of a read: 120, or as given; fsspec's filesystems do not see it, and are checked alike."""
+    for url in ("s3://bucket/x", "https://host/x", "memory://x"):
+        for options, deadline in (({}, 120), ({"deadline": 7}, 7), ({"deadline": None}, 120)):
+            store = open_store(url, options)
+            assert isinstance(store, RemoteStore)
+            assert store.deadline == deadline
+            assert pickle.loads(pickle.dumps(store)).deadline == copy.deepcopy(store).deadline == deadline
+        with pytest.raises(StoreError, match="deadline"):
+            open_store(url, {"deadline": -1})
+    store = open_store("memory://deadline", {"deadline": 7})
+    store.write("a", b"1")
+    assert store.read("a") == b"1"
+
+
+def test_no_request_outlives_the_deadline_for_long() -> None:
+    """Reads get time-outs that end with the deadline; those of other requests stay as given."""
+    options = Options.parse({"deadline": 3, "timeout": 100})
+    reading = options.for_reading()
+    assert (reading.timeout, reading.read_timeout, reading.connect_timeout) == (3, 3, 3)
+    assert (options.timeout, options.read_timeout, options.connect_timeout) == (100, 10, 5)
+    assert Options.parse({}).for_reading().timeout == 120
 
 
 def test_missing_packages_are_named() -> None:
@@ -262,8 +292,8 @@ def test_missing_buckets(s3: Any) -> None:
 
 
 def test_servers_that_do_not_answer() -> None:
-    """A refused connection is an error that says so and hints at the endpoint, after the retries."""
-    options = {"endpoint_url": "http://127.0.0.1:9", "key": "a", "secret": "b"}
+    """A refused connection is an error that says so and hints at the endpoint, after the deadline."""
+    options = {"endpoint_url": "http://127.0.0.1:9", "key": "a", "secret": "b", "deadline": 0.5}
     with pytest.raises(StoreError, match="refused") as caught:
         open_store("s3://bucket/x", options).info("a")
     assert "endpoint_url" in str(caught.value.hint)
