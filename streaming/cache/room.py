@@ -78,8 +78,10 @@ class Room:
         for path in self._by_last_use():
             with unused(path) as alone:
                 if alone:
-                    yield from self._remove(path, lambda _: True)
-                    remove_empty(path, self._budget)
+                    try:
+                        yield from self._remove(path, lambda _: True)
+                    finally:
+                        remove_empty(path, self._budget)
         if spare is not None:
             yield from self._remove(group, spare)
 
