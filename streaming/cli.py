@@ -1,4 +1,4 @@
-"""The command `shardstream`: what shardwriter has, and `plan`.
+"""The command `shardstream`: what shardwriter has, `plan` and `cache`.
 
 >>> main(["plan", "/data/cc3m", "--batch", "pixels:12845056", "--ranks", "8", "--workers", "4"])
 0
@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING
 from shardwriter.cli import Commands, command, positive, show, storage
 from shardwriter.cli import main as run
 
+from .cache_cli import add_cache
+
 if TYPE_CHECKING:
     from .plan import CostBudget, FixedBatch, PixelBudget
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; its exit code: 0, 1 for an error or a finding, 2 for wrong usage, 130 after Ctrl-C."""
-    return run(arguments, [_add_plan])
+    return run(arguments, [_add_plan, add_cache])
 
 
 def _add_plan(commands: Commands) -> None:

@@ -16,12 +16,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import stat
 import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -101,7 +100,7 @@ class Budget:
         with self._held() as account:
             if not still_named(temporary, fd):
                 raise FileNotFoundError(errno.ENOENT, "the temporary file was removed", temporary)
-            replaced = _size(path)
+            replaced = layout.size_of(path)
             self._grow(account, 0, os.fstat(fd).st_size)
             os.rename(temporary, path)
             account.used -= min(replaced, account.used)
@@ -111,7 +110,7 @@ class Budget:
         with self._held() as account:
             if fd is not None and not still_named(path, fd):
                 return 0
-            size = _size(path)
+            size = layout.size_of(path)
             try:
                 os.unlink(path)
             except FileNotFoundError:
@@ -136,7 +135,7 @@ class Budget:
         return True
 
     def _walk(self) -> int:
-        found = sum(_size(os.path.join(self.folder, name)) for name in (layout.MARKER, layout.LEDGER))
+        found = sum(layout.size_of(os.path.join(self.folder, name)) for name in (layout.MARKER, layout.LEDGER))
         for group in layout.groups(self.folder):
             for file in layout.files(group):
                 if not file.name.endswith(layout.FILL) or not self.remove_stale(file.path):
@@ -195,11 +194,3 @@ class Budget:
 
     def _write(self, account: Account) -> None:
         os.pwrite(self._fd, _LEDGER.pack(_MAGIC, account.used, account.moved, account.counted), 0)
-
-
-def _size(path: str) -> int:
-    """Bytes of a regular file; 0 where there is none."""
-    with suppress(FileNotFoundError):
-        status = os.lstat(path)
-        return status.st_size if stat.S_ISREG(status.st_mode) else 0
-    return 0

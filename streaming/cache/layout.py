@@ -72,6 +72,14 @@ def files(group: str) -> Iterator[CacheFile]:
                     yield CacheFile(entry.name, entry.path, entry.stat(follow_symlinks=False).st_size)
 
 
+def size_of(path: str) -> int:
+    """Bytes of a regular file; 0 where there is none."""
+    with suppress(FileNotFoundError):
+        status = os.lstat(path)
+        return status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return 0
+
+
 def use_path(group: str) -> str:
     """The file whose lock says that a group is in use."""
     return os.path.join(group, USE)
