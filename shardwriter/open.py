@@ -37,8 +37,12 @@ def load_manifest(store: Store) -> Manifest:
         raise error.at(shard=join_url(store.url, MANIFEST), hint="make the index again (shardstream index)") from None
 
 
-def load_table(store: Store, manifest: Manifest, i: int) -> ShardTable:
+def load_table(
+    store: Store, manifest: Manifest, i: int, *, read: Callable[[Store, str], Buffer] | None = None
+) -> ShardTable:
     """The table of shard `i` of the manifest, from its sidecar in `store` (the store that holds the manifest).
+
+    `read` has the bytes of the sidecar, where they may lie somewhere nearer; by default they are mapped or fetched.
 
     Raises ObjectNotFound, IndexFormatError, and IndexMismatch where the sidecar is of another version of the shard than
     the manifest, with both numbers.
@@ -46,7 +50,7 @@ def load_table(store: Store, manifest: Manifest, i: int) -> ShardTable:
     name = manifest.name(i)
     url = join_url(store.url, name + INDEX_SUFFIX)
     try:
-        table = ShardTable.from_bytes(_buffer(store, name + INDEX_SUFFIX))
+        table = ShardTable.from_bytes((read or _buffer)(store, name + INDEX_SUFFIX))
     except ShardError as error:
         raise error.at(shard=url, hint="make the index again (shardstream index)") from error.__cause__
     problem = disagreement(table, int(manifest.samples[i]), int(manifest.sizes[i]), manifest.digests[i].tobytes())

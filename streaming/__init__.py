@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .cache import Cache
     from .dataset import StreamingDataset
     from .errors import (
         BatchError,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from .plan import CostBudget, FixedBatch, Mix, PixelBudget, Plan, Shuffle
 
 _HOME = {
+    "Cache": "cache",
     "CostBudget": "plan",
     "FixedBatch": "plan",
     "Mix": "plan",
@@ -51,6 +53,7 @@ _HOME = {
 
 __all__ = [
     "BatchError",
+    "Cache",
     "CostBudget",
     "DatasetNotFound",
     "DecodeError",

@@ -28,12 +28,14 @@ from numpy.typing import NDArray
 
 from shardwriter.aggregate import SIZE, HistogramTable, derived, stack
 from shardwriter.errors import ObjectNotFound
-from shardwriter.format import PARTIAL, SHARD_SUFFIXES
+from shardwriter.format import PARTIAL, SHARD_SUFFIXES, Buffer
 from shardwriter.index import build_index
 from shardwriter.open import load_manifest, load_table
 from shardwriter.store import Store, join_url, open_store
 from shardwriter.table import Manifest, ShardTable
 
+from .cache.tiers import Tiers
+from .chunks import ShardName
 from .errors import DatasetNotFound
 from .plan.recent import Recent
 from .source import Listing, Source, list_shards, shards_below
@@ -77,8 +79,10 @@ class _Fetched:
 class Catalog:
     """The shards of a dataset, numbered 0 ... len - 1 in reading order.  Picklable; holds no open file."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[Part], tiers: Tiers | None = None) -> None:
+        """`tiers` keep the sidecars that are fetched."""
         self._parts = tuple(parts)
+        self._tiers = tiers
         self._starts = np.cumsum([0, *(len(p.rows) for p in parts)])
         self.counts: NDArray[np.int64] = np.concatenate(
             [p.manifest.samples[p.rows].astype(np.int64) for p in parts] or [np.zeros(0, np.int64)]
@@ -94,7 +98,8 @@ class Catalog:
     @classmethod
     def joined(cls, catalogs: Sequence[Catalog]) -> Catalog:
         """The shards of several datasets, one dataset after the other."""
-        return cls([part for catalog in catalogs for part in catalog._parts])
+        tiers = catalogs[0]._tiers if catalogs else None
+        return cls([part for catalog in catalogs for part in catalog._parts], tiers)
 
     @property
     def bytes(self) -> int:
@@ -164,7 +169,35 @@ class Catalog:
         if part.index.path is not None:
             return load_table(part.index, part.manifest, row)
         # Plans and readers ask for the same ones; a mapped file needs no second reading, one from afar does.
-        return self._fetched.get(shard, lambda: load_table(part.index, part.manifest, row))
+        return self._fetched.get(
+            shard, lambda: load_table(part.index, part.manifest, row, read=self._cached(part, row))
+        )
+
+    def shard_name(self, shard: int) -> ShardName:
+        """What a shard is called in caches."""
+        return _shard_name(*self._find(shard))
+
+    def _cached(self, part: Part, row: int) -> Callable[[Store, str], Buffer] | None:
+        """What reads a sidecar through the cache."""
+        if self._tiers is None:
+            return None
+        tiers, store, name = self._tiers, part.shards, _shard_name(part, row)
+
+        def read(index: Store, sidecar: str) -> Buffer:
+            with tiers:
+                entry = f"{name.group}/{name.index}"
+                found = tiers.find(entry, store.url)
+                if found is not None:
+                    return found
+                return tiers.keep(entry, memoryview(index.read(sidecar)), store.url)
+
+        return read
+
+
+def _shard_name(part: Part, row: int) -> ShardName:
+    manifest = part.manifest
+    digest = manifest.digests[row].tobytes().hex()
+    return ShardName.of(part.shards.url, manifest.name(row), int(manifest.sizes[row]), digest)
 
 
 def open_mix(
@@ -173,11 +206,12 @@ def open_mix(
     index: str | os.PathLike[str] | None = None,
     options: Mapping[str, Any] | None = None,
     salvage: bool = False,
+    tiers: Tiers | None = None,
 ) -> tuple[Catalog, list[int]]:
     """The shards of several sources as one dataset, and how many each has; `index` holds source-0, source-1, ..."""
     places = [None if index is None else join_url(os.fspath(index), f"source-{i}") for i in range(len(sources))]
     catalogs = [
-        open_catalog(source, index=place, options=options, salvage=salvage)
+        open_catalog(source, index=place, options=options, salvage=salvage, tiers=tiers)
         for source, place in zip(sources, places, strict=True)
     ]
     return Catalog.joined(catalogs), [len(catalog) for catalog in catalogs]
@@ -190,11 +224,12 @@ def open_catalog(
     options: Mapping[str, Any] | None = None,
     salvage: bool = False,
     workers: int | None = None,
+    tiers: Tiers | None = None,
 ) -> Catalog:
     """Find the shards of `source` and their index; make the index where there is none, and say so in the log.
 
     `index` is the folder or URL of the index where it is not beside the shards.  `salvage` indexes the whole samples of
-    damaged shards instead of raising.
+    damaged shards instead of raising.  `tiers` keep the sidecars that are fetched.
     """
     listings = list_shards(source, options)
     places = [
@@ -205,7 +240,8 @@ def open_catalog(
         [
             _open_part(x, place, options, salvage=salvage, workers=workers)
             for x, place in zip(listings, places, strict=True)
-        ]
+        ],
+        tiers,
     )
 
 

@@ -185,7 +185,15 @@ class Field:
 def sliceable(data: memoryview) -> Any:
     """What gives bytes when it is sliced: the mapped file itself copies in half the time that a view of it takes."""
     owner = data.obj
-    return owner if isinstance(owner, mmap.mmap | bytes) and len(owner) == len(data) else _Copying(data)
+    return owner if isinstance(owner, mmap.mmap | bytes) and _begins(owner, data) else _Copying(data)
+
+
+def _begins(owner: mmap.mmap | bytes, data: memoryview) -> bool:
+    """Whether a view begins where what it is a view of does, so that the same slices are the same bytes."""
+    if len(owner) == len(data) or not len(data):
+        return len(owner) == len(data)
+    places = [np.frombuffer(x, np.uint8, 1).ctypes.data for x in (owner, data)]
+    return places[0] == places[1]
 
 
 class _Copying:

@@ -20,6 +20,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from .assemble import Collate
 from .batch import shared
+from .cache import Cache
+from .cache.memory import Memory
+from .cache.tiers import Tiers
 from .catalog import open_catalog, open_mix
 from .choice import FieldChoice
 from .decode import Decode, Decoders
@@ -81,10 +84,12 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
     lanes        parallel tracks of the plan (see Plan); part of the order
     together     with a budget: how many micro-batches of similar samples come one after the other.  Where it is a
                  multiple of the ranks, all ranks have batches of one shape in each step; part of the order
+    sticky       lanes keep their shards over epochs, so that the caches of nodes stay warm; part of the order
     threads      threads that fetch and decode ahead (default: this reader's share of the cores; 0, none, where the
                  bytes of local shards are given as they are)
     ahead_bytes  bound on what they hold
     index        where the index is, if not beside the shards; storage_options: endpoint_url, key, secret, anon, ...
+    cache        Cache(disk=..., shared=..., ...): where what is fetched is kept for the next epoch
     rank, world_size   default: torch.distributed if initialised, else RANK and WORLD_SIZE, else one rank
 
     A batch is a dict: images uint8 [n, 3, h, w], whole numbers int64 [n], arrays stacked [n, ...], text and keys lists
@@ -119,6 +124,8 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         ahead_bytes: int = 256 << 20,
         index: str | os.PathLike[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        cache: Cache | None = None,
+        sticky: bool = False,
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
@@ -133,13 +140,14 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
                 "on_error='skip' with single samples would leave ranks with unequal numbers of them",
                 hint="give batch=FixedBatch(n), whose batches get smaller instead, or on_error='raise'",
             )
+        tiers = None if cache is None else Tiers(cache)
         mix = source if isinstance(source, Mix) else None
         salvage, shards = on_error == "skip", list[int]()
         if isinstance(source, Mix):
             names = list(source.weights)
-            self.catalog, shards = open_mix(names, index=index, options=storage_options, salvage=salvage)
+            self.catalog, shards = open_mix(names, index=index, options=storage_options, salvage=salvage, tiers=tiers)
         else:
-            self.catalog = open_catalog(source, index=index, options=storage_options, salvage=salvage)
+            self.catalog = open_catalog(source, index=index, options=storage_options, salvage=salvage, tiers=tiers)
         chosen = self._choose(where) if where is not None else None
         known = chosen or (self.catalog if isinstance(batch, PixelBudget | CostBudget) else self.catalog.counts)
         self.plan = Plan.make(
@@ -155,6 +163,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
             where=where,
             mix=mix,
             sources=shards,
+            sticky=sticky,
         )
         """The plan: print it to see steps, tail and which worker counts read no byte twice."""
         self.skips = Skips(skip_limit)
@@ -177,9 +186,12 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
             channels_last=channels_last,
             ahead_bytes=ahead_bytes,
             threads=threads,
+            tiers=tiers,
         )
         """How it is read, in whatever process."""
         self._epochs = Epochs()
+        self._memory: Memory | None = None
+        """Chunks that a cache keeps in the memory of this process."""
         self._passes = 0
         self._loaded: dict[str, Any] | None = None
         self._loaded_in_worker = False
@@ -206,6 +218,9 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         tail = self.plan.tail_report()
         if tail.dropped_samples or tail.repeated_samples:
             log.warning("%s", describe_tail(self.plan, tail))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_memory": None}
 
     def __len__(self) -> int:
         """Batches (or samples) that this rank yields in a whole epoch, over all its workers together."""
@@ -307,13 +322,16 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
 
     def _run(self, epoch: int, share: Share) -> Iterator[Any]:
         recipe, batched = self.recipe, self.plan.batch is not None
+        allocate = shared if get_worker_info() is not None else None
+        # Two iterators at a time are two readers, of which only one has what was kept.
+        memory, self._memory = self._memory or recipe.memory(share.workers), None
         with (
-            Reader(recipe, workers=share.workers, allocate=shared if get_worker_info() is not None else None) as reader,
+            Reader(recipe, workers=share.workers, allocate=allocate, memory=memory) as reader,
             closing(reader.passes([(epoch, share)])) as work,
         ):
             for done in work:
                 if isinstance(done, Over):
-                    return
+                    break
                 self.skips.add(done.errors)
                 for step, item in zip(done.unit.steps, done.items, strict=True):
                     self._done = epoch, share, step + 1
@@ -321,6 +339,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
                         yield recipe.sign(item, epoch, share.start, step)
                     elif item is not None:
                         yield item
+        self._memory = memory
 
     def _state(self, epoch: int, share: Share, steps: int) -> dict[str, Any]:
         """The state after `steps` steps; in a worker process it also says what this worker has done (_worker_state)."""

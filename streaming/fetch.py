@@ -10,49 +10,43 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from functools import partial
 from threading import RLock
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from shardwriter.errors import HeaderError, ObjectChanged, ShardError
-from shardwriter.format import split_name
-from shardwriter.gzipped import unpacked
-from shardwriter.store import Store, contents
+from shardwriter.errors import ShardError, StoreError
 from shardwriter.table import ShardTable
-from shardwriter.tar import header_before
 
+from .access import Access
+from .cache.memory import CLOSED, Memory
+from .cache.tiers import Loaded, Tiers
 from .catalog import Catalog
+from .chunks import Chunks
 from .cut import Cut, Ints, RawSample, Rows, sliceable
+from .keeping import Keeping
+from .opening import OpenShard, open_shard, spot_check
 from .plan import SampleRefs
-from .readahead import OURS, may_wait
+from .readahead import OURS
+from .stats import Counters
+from .transfers import PART, Transfers
 
 OPEN_SHARDS: Final = 256
 """Shards that one reader keeps open: each local one holds a file descriptor, of which a process often has 1,024."""
+OPENINGS: Final = 8
+"""Shards that are opened at a time."""
 GAP: Final = 64 << 10
 """Unwanted bytes between two wanted ranges that are read through rather than asked for around."""
-PART: Final = 8 << 20
-"""Largest range of one request."""
-REQUESTS: Final = 16
-"""Requests in flight for one reader."""
-LONG_NAME: Final = 90
-"""Names from here on may be cut in the header, with the rest in an extension header."""
-_REINDEX: Final = "it was replaced or changed since; make the index again with `shardstream index`"
 
 
-class _Open(NamedTuple):
-    """An open shard: its URL, its table, the fields to read with their columns in the table and whether they are given
-    as views, and its mapped bytes, or None and the ETag where ranges are asked for.
-    """
+def _all(names: Sequence[str]) -> Sequence[str]:
+    return names
 
-    url: str
-    table: ShardTable
-    fields: tuple[str, ...]
-    columns: list[int]
-    viewed: list[bool]
-    data: memoryview | None
-    version: str | None
+
+def _none(what: object) -> bool:  # noqa: ARG001
+    return False
 
 
 class Fetcher:
@@ -63,14 +57,28 @@ class Fetcher:
         catalog: Catalog,
         wanted: Callable[[Sequence[str]], Sequence[str]] | None = None,
         viewed: Callable[[str], bool] | None = None,
+        *,
+        access: Access | None = None,
+        tiers: Tiers | None = None,
+        memory: Memory | None = None,
+        keeping: Keeping | None = None,
+        counters: Counters | None = None,
     ) -> None:
         """`wanted` says which of a shard's fields to read (default: all), `viewed` which of them to give as views of
-        the shard's memory rather than as bytes (default: none).
+        the shard's memory rather than as bytes (default: none); `access` how shards that are not mapped are read,
+        `tiers` what caches them, `memory` what holds their chunks, `keeping` what the next epoch needs of them.
         """
         self._catalog = catalog
-        self._wanted = wanted
-        self._viewed = viewed
-        self._shards: OrderedDict[int, _Open] = OrderedDict()
+        self._wanted = wanted or _all
+        self._viewed = viewed or _none
+        self._access = access or Access()
+        self._tiers = tiers.enter() if tiers is not None else None
+        self._memory = memory or Memory(self._access.memory, self._access.keep)
+        self._keeping = keeping
+        self._counters = counters or Counters()
+        self._transfers = Transfers(self._counters)
+        self._shards: OrderedDict[int, OpenShard] = OrderedDict()
+        self._opening: dict[int, Future[OpenShard]] = {}
         self._lock = RLock()  # an iterator that is collected closes this, in whatever thread and at whatever moment
         self._pool: ThreadPoolExecutor | None = None
 
@@ -89,13 +97,40 @@ class Fetcher:
             try:
                 parts.append((at, self._rows(shard, refs.indices[at])))
             except ShardError as error:
-                raise error.at(shard=self._catalog.url(shard)) from None
+                raise error.at(shard=self._catalog.url(shard)) from error.__cause__
         return Cut.of(parts)
 
     @property
     def local(self) -> bool:
-        """Whether all shards are files of this machine."""
-        return self._catalog.local
+        """Whether all shards are mapped files of this machine."""
+        return self._catalog.local and not self._access.cached
+
+    def prepare(self, refs: SampleRefs) -> None:
+        """Begin to open the shards of samples that will be wanted."""
+        for shard in np.unique(refs.shards).tolist():
+            with self._lock:
+                if shard in self._shards or shard in self._opening:
+                    continue
+                if self._pool is None:
+                    self._pool = ThreadPoolExecutor(OPENINGS, thread_name_prefix=f"{OURS}open")
+                self._opening[shard] = self._pool.submit(self._opened, shard)
+
+    def ask(self, refs: SampleRefs) -> None:
+        """Begin to load what samples need, as soon as there is room; `cut` takes it.
+
+        What fails here fails there again, where the error has its turn.
+        """
+        for shard in np.unique(refs.shards).tolist():
+            try:
+                opened = self._open(shard)
+            except ShardError:
+                continue
+            if opened.chunks is not None:
+                chunks = opened.chunks
+                numbers = np.unique(chunks.numbers[refs.indices[refs.shards == shard]])
+                for chunk in np.setdiff1d(numbers, self._loose(shard, opened, chunks, numbers)).tolist():
+                    load = partial(self._load, shard, opened, chunks, chunk)
+                    self._memory.ask((shard, chunk), *chunks.measure(chunk), load)
 
     def fields_of(self, shard: int, index: int) -> list[str]:
         """All fields of a sample, also those that are not read."""
@@ -107,43 +142,145 @@ class Fetcher:
         offsets = table.field_offsets[indices][:, opened.columns].astype(np.int64)
         lows = np.where(offsets > 0, table.starts[indices].astype(np.int64)[:, None] + offsets, -1)
         highs = lows + table.field_sizes[indices][:, opened.columns].astype(np.int64)
-        if opened.data is None:
-            sources, lows, highs = self._ranges(shard, opened, lows, highs)
-        else:
+        sources: list[Any]
+        if opened.data is not None:
             owner = sliceable(opened.data)
             sources = [opened.data if viewed else owner for viewed in opened.viewed]
+        elif opened.chunks is not None:
+            sources, begins = self._pieces(shard, opened, opened.chunks, indices, lows, highs)
+            lows, highs = np.where(lows < 0, lows, lows - begins), highs - begins
+        else:
+            sources, begins = self._ranges(opened, lows, highs)
+            lows, highs = np.where(lows < 0, lows, lows - begins), highs - begins
         return Rows(shard, opened.url, opened.fields, indices, _keys(table, indices), sources, lows, highs)
 
-    def _ranges(self, shard: int, opened: _Open, lows: Ints, highs: Ints) -> tuple[list[Any], Ints, Ints]:
-        """What holds each span of a remote shard, and where in it: neighbours are joined, several requests are in
-        flight.
+    def _pieces(
+        self, shard: int, opened: OpenShard, chunks: Chunks, indices: Ints, lows: Ints, highs: Ints
+    ) -> tuple[list[Any], Ints]:
+        """What holds each span, chunks or ranges, and where in the shard that begins."""
+        numbers, sizes = chunks.numbers[indices], (highs - lows).sum(axis=1)
+        loose = np.isin(numbers, self._loose(shard, opened, chunks, numbers))
+        if not loose.any():
+            return self._chunked(shard, opened, chunks, numbers, sizes)
+        if loose.all():
+            return self._ranges(opened, lows, highs)
+        sources: list[list[Any]] = [[b""] * len(indices) for _ in opened.fields]
+        begins = np.zeros(lows.shape, np.int64)
+        for rows, (found, starts) in (
+            (~loose, self._chunked(shard, opened, chunks, numbers[~loose], sizes[~loose])),
+            (loose, self._ranges(opened, lows[loose], highs[loose])),
+        ):
+            begins[rows] = starts
+            for column, values in zip(sources, found, strict=True):
+                for row, value in zip(np.flatnonzero(rows).tolist(), values, strict=True):
+                    column[row] = value
+        return sources, begins
+
+    def _loose(self, shard: int, opened: OpenShard, chunks: Chunks, numbers: Ints) -> list[int]:
+        """Chunks for which there is room neither in memory nor on the disk."""
+        tiers = self._tiers
+        if tiers is None or not self._access.tight:
+            return []
+
+        def held(chunk: int) -> bool:
+            low, high = chunks.span(chunk)
+            return self._memory.holds((shard, chunk)) or tiers.stores(opened.name.path(low, high), high - low)
+
+        return [chunk for chunk in np.unique(numbers).tolist() if not held(chunk)]
+
+    def _chunked(
+        self, shard: int, opened: OpenShard, chunks: Chunks, numbers: Ints, sizes: Ints
+    ) -> tuple[list[Any], Ints]:
+        """What holds each span, a chunk by number, and [n, 1] where that begins; `sizes` are the bytes wanted."""
+        numbers, at, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+        wanted = np.bincount(at, weights=sizes, minlength=len(numbers))
+        pieces: list[memoryview] = []
+        for chunk, count, size in zip(numbers.tolist(), counts.tolist(), wanted.tolist(), strict=True):
+            load = partial(self._load, shard, opened, chunks, chunk)
+            loaded = self._memory.take(
+                (shard, chunk), *chunks.measure(chunk), count, load, keep=partial(self._keep, shard)
+            )
+            self._counters.add(f"from_{loaded.tier}", size)
+            pieces.append(loaded.data)
+        cutters = [sliceable(piece) for piece in pieces]
+        places = at.tolist()
+        sources = [[(pieces if viewed else cutters)[k] for k in places] for viewed in opened.viewed]
+        return sources, chunks.lows[numbers][at][:, None]
+
+    def _keep(self, shard: int) -> bool:
+        return self._keeping is not None and self._keeping.mine(shard)
+
+    def _load(self, shard: int, opened: OpenShard, chunks: Chunks, chunk: int) -> Loaded:
+        """A chunk, from the nearest tier that has it."""
+        low, high = chunks.span(chunk)
+
+        def check(data: memoryview) -> None:
+            inside = np.flatnonzero(chunks.numbers == chunk)
+            spot_check(data, opened.table, {int(inside[0]), int(inside[-1])}, low)
+
+        return self._piece(shard, opened, low, high, check)
+
+    def _piece(
+        self, shard: int, opened: OpenShard, low: int, high: int, check: Callable[[memoryview], object] = _none
+    ) -> Loaded:
+        """The bytes [low, high) of a shard, from the nearest tier that has them; checked where they come from the
+        origin.
         """
-        store, name = self._catalog.locate(shard)
+        origin = opened.origin
+
+        def fetch() -> memoryview:
+            data = self._transfers.read(origin.store, origin.name, low, high, origin.version)
+            check(data)
+            return data
+
+        try:
+            if self._tiers is None:
+                return Loaded(fetch(), "origin")
+            name = f"{opened.name.group}/{opened.name.entry(low, high)}"
+            spare = None if self._keeping is None else self._keeping.spare(shard)
+            return self._tiers.load(name, high - low, fetch, label=origin.store.url, spare=spare)
+        except ShardError as error:
+            raise error.at(shard=opened.url, offset=low) from error.__cause__
+
+    def _ranges(self, opened: OpenShard, lows: Ints, highs: Ints) -> tuple[list[Any], Ints]:
+        """What holds each span, and where that begins: replies to requests for ranges, several of them in flight."""
+        origin, version = opened.origin, opened.origin.version
         requests = join_spans(lows.reshape(-1), highs.reshape(-1))
-        bodies = self._requests().map(lambda r: store.read_range(name, r.low, r.high, version=opened.version), requests)
+        parts = [self._transfers.ask(origin.store, origin.name, r.low, r.high, version) for r in requests]
         sources: list[list[Any]] = [[b""] * len(lows) for _ in opened.fields]
         begins = np.zeros(lows.shape, np.int64)
-        for request, body in zip(requests, bodies, strict=True):
-            view = memoryview(body)
+        for request, part in zip(requests, parts, strict=True):
+            view = self._transfers.wait(part)
+            body = sliceable(view)
             for member in request.members:
                 i, j = divmod(member, len(opened.fields))
                 sources[j][i] = view if opened.viewed[j] else body
             begins.reshape(-1)[request.members] = request.low
-        return sources, lows - begins, highs - begins
+        self._counters.add("from_origin", int((highs - lows).sum()))
+        return sources, begins
 
-    def _requests(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(REQUESTS, thread_name_prefix=f"{OURS}read")
-            return self._pool
-
-    def _open(self, shard: int) -> _Open:
+    def _open(self, shard: int) -> OpenShard:
         with self._lock:
             found = self._shards.get(shard)
             if found is not None:
                 self._shards.move_to_end(shard)
                 return found
-        opened = self._opened(shard)
+            pending = self._opening.get(shard)
+            mine = pending is None
+            if pending is None:
+                pending = self._opening[shard] = Future()
+        if mine:
+            try:
+                pending.set_result(self._opened(shard))
+            except BaseException as error:  # noqa: BLE001  (raised to whoever waits for it, here too)
+                pending.set_exception(error)
+        try:
+            opened = pending.result()
+        except CancelledError:
+            raise StoreError(CLOSED) from None
+        finally:
+            with self._lock:
+                self._opening.pop(shard, None)
         with self._lock:
             kept = self._shards.setdefault(shard, opened)
             # An evicted map is unmapped when the last thread that reads from it lets go.
@@ -151,29 +288,39 @@ class Fetcher:
                 self._shards.popitem(last=False)
         return kept
 
-    def _opened(self, shard: int) -> _Open:
-        """Open a shard and check that it is the one that the index describes."""
-        table, url = self._catalog.table(shard), self._catalog.url(shard)
-        store, name = self._catalog.locate(shard)
-        wanted = table.fields if self._wanted is None else self._wanted(table.fields)
-        fields = tuple(field for field in wanted if field in table.fields)
-        columns = [table.fields.index(field) for field in fields]
-        viewed = [self._viewed is not None and self._viewed(field) for field in fields]
-        if store.path is None and not table.gzipped:
-            info = store.info(name)
-            _check_size(info.size, int(table.meta["bytes"]))
-            return _Open(url, table, fields, columns, viewed, None, info.version)
-        data = _whole(store, name, table)
-        _spot_check(data, table)
-        return _Open(url, table, fields, columns, viewed, data, None)
+    def _opened(self, shard: int) -> OpenShard:
+        def read(opened: OpenShard, low: int, high: int) -> memoryview:
+            loaded = self._piece(shard, opened, low, high)
+            self._counters.add(f"from_{loaded.tier}", high - low)
+            return loaded.data
+
+        return open_shard(self._catalog, shard, self._wanted, self._viewed, self._access, read)
+
+    def begin(self) -> None:
+        """Read again, behind rest."""
+        with self._lock:
+            self._transfers = Transfers(self._counters)
+        self._memory.begin()
+
+    def rest(self) -> None:
+        """Between passes: stop what is under way; whoever waits for it gets a StoreError, until `begin`."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+            self._opening = {}
+        self._transfers.stop()
+        self._memory.rest()
+        self._transfers.close()
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)  # a sidecar that does not come is nobody's concern now
 
     def close(self) -> None:
         """Let go of all shards and end the threads."""
+        self.rest()
         with self._lock:
-            pool, self._pool = self._pool, None
             self._shards.clear()
-        if pool is not None:
-            pool.shutdown(wait=may_wait(), cancel_futures=True)
+            tiers, self._tiers = self._tiers, None
+        if tiers is not None:
+            tiers.leave()
 
     def __enter__(self) -> Fetcher:
         return self
@@ -207,40 +354,6 @@ def join_spans(lows: Ints, highs: Ints) -> list[Request]:
         else:
             requests.append(Request(low, high, [i]))
     return requests
-
-
-def _whole(store: Store, name: str, table: ShardTable) -> memoryview:
-    """All bytes of a tar, unpacked."""
-    # The slices outlive the blocks: they keep the maps alive, and the files behind them have no name or are closed.
-    with contents(store, name) as whole:
-        _check_size(len(whole), int(table.meta["bytes"]))
-        if not table.gzipped:
-            return whole[:]
-        # Damage was met, and reported or refused, when the shard was indexed.
-        with unpacked(whole, []) as (tar, _):
-            _check_size(len(tar), table.content_bytes)
-            return tar[:]
-
-
-def _check_size(found: int, expected: int) -> None:
-    if found != expected:
-        raise ObjectChanged(f"the shard has {found:,} bytes, its index says {expected:,}", hint=_REINDEX)
-
-
-def _spot_check(data: memoryview, table: ShardTable) -> None:
-    """Raise ObjectChanged unless the first, the middle and the last sample lie where the index says."""
-    n = len(table)
-    for i in sorted({0, n // 2, n - 1}) if n else ():
-        for field, span in table.spans(i).items():
-            try:
-                name, size = header_before(data, span.offset)
-            except HeaderError:
-                name, size = "", -1
-            same = split_name(name) == (table.key(i), field) or len(name.encode()) >= LONG_NAME
-            if size != span.size or not same:
-                raise ObjectChanged(
-                    f"the index says that {field!r} of {table.key(i)!r} lies here", offset=span.offset, hint=_REINDEX
-                )
 
 
 def _keys(table: ShardTable, indices: Ints) -> list[str]:

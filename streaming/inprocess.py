@@ -31,6 +31,7 @@ class InProcess:
         self._continuous = continuous
         self._counters = Counters()
         self._buffers = Buffers(keep=recipe.ahead_bytes)
+        self._memory = recipe.memory(workers=1)
         self._reader: Reader | None = None
         self._work: Generator[Done | Over] | None = None
         self._skips = Skips(recipe.skip_limit)
@@ -53,7 +54,13 @@ class InProcess:
         if self._work is not None and ahead == self._pass:
             return
         self.close()
-        self._reader = Reader(self._recipe, threads=self._threads, buffers=self._buffers, counters=self._counters)
+        self._reader = Reader(
+            self._recipe,
+            threads=self._threads,
+            buffers=self._buffers,
+            counters=self._counters,
+            memory=self._memory,
+        )
         self._work = self._reader.passes(self._recipe.passes(epoch, start, continuous=self._continuous))
 
     def take(self, worker: int) -> tuple[dict[str, Any], Iterable[Any]]:  # noqa: ARG002  (there is only one)

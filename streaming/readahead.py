@@ -93,8 +93,11 @@ class Readahead:
         threads: int,
         ahead_bytes: int,
         fetchers: int = 0,
+        stop: Callable[[], None] = lambda: None,
     ) -> None:
+        """`stop` is called when the iteration ends, so that jobs that wait for something wait no longer."""
         self._jobs = jobs
+        self._stop = stop
         self._threads = threads
         self._fetchers = fetchers
         self._ahead_bytes = ahead_bytes
@@ -111,7 +114,10 @@ class Readahead:
     def run(self) -> Generator[Any]:
         """The results, in order; close the generator to leave early."""
         if self._threads == 0:
-            yield from map(run_here, self._jobs)
+            try:
+                yield from map(run_here, self._jobs)
+            finally:
+                self._stop()
             return
         work = Threads(self._threads, "decode")
         fetch = Threads(self._fetchers, "fetch") if self._fetchers else work
@@ -137,6 +143,7 @@ class Readahead:
                 del result  # or its memory would not be free for the next
                 fill()
         finally:
+            self._stop()
             for threads in {fetch, work}:
                 threads.close()
 

@@ -15,21 +15,26 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple, Self
 
+from .access import AHEAD, Access, choose_access
+from .ahead import Ahead
 from .assemble import Assembler, Collate, Done
 from .batch import Allocate
 from .buffers import Buffers
+from .cache.memory import Memory
+from .cache.tiers import Tiers
 from .catalog import Catalog
 from .choice import FieldChoice
 from .decode import Decode, Decoders
 from .fetch import Fetcher
+from .keeping import Keeping
 from .place import Place, cores
-from .plan import Plan, SampleGenerators, Share, make_state
+from .plan import Plan, SampleGenerators, SampleRefs, Share, make_state
 from .plan.state import MAX_EPOCH
 from .readahead import Call, Job, Readahead
 from .samples import OnError, SampleMaker, Transform
 from .stats import Counters
 from .transforms import ImageStep
-from .units import framings, units
+from .units import Unit, framings, units
 
 RUN: Final = 64
 """Single samples that one unit of work holds when they are decoded; LIGHT_RUN when that takes little."""
@@ -57,6 +62,7 @@ class Recipe:
     channels_last: bool
     ahead_bytes: int
     threads: int | None
+    tiers: Tiers | None = None
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
@@ -83,6 +89,23 @@ class Recipe:
     def __getstate__(self) -> dict[str, Any]:
         # What follows from the rest is worked out anew where it is needed.
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    def access(self, workers: int) -> Access:
+        """How each of `workers` readers of this rank gets at the shards."""
+        place, catalog = self.place, self.catalog
+        return choose_access(
+            self.plan,
+            readers=place.world_size * workers,
+            local_readers=place.local_world_size * workers,
+            size=catalog.bytes,
+            samples=int(catalog.counts.sum()),
+            cache=None if self.tiers is None else self.tiers.cache,
+        )
+
+    def memory(self, workers: int) -> Memory:
+        """What holds the fetched chunks of one of `workers` readers of this rank; it may serve one after another."""
+        access = self.access(workers)
+        return Memory(access.memory, access.keep)
 
     def share(self, worker: int = 0, workers: int = 1, start: int = 0, skip: int = 0) -> Share:
         """The part of one worker of this rank, in an epoch that is read from position `start` on."""
@@ -131,7 +154,7 @@ class Recipe:
         if given is not None:
             return given
         if self.light:  # bytes are copied with the interpreter's lock held
-            return 0 if self.catalog.local else 1
+            return 0 if self.catalog.local and self.tiers is None else 1
         return max(1, min(MAX_THREADS, cores() // (workers * self.place.local_world_size)))
 
 
@@ -153,13 +176,25 @@ class Reader:
         buffers: Buffers | None = None,
         allocate: Allocate | None = None,
         counters: Counters | None = None,
+        memory: Memory | None = None,
     ) -> None:
+        """Of `workers` readers of this rank; `memory` may hold chunks of an earlier reader."""
         self.recipe = recipe
         self.threads = recipe.thread_count(threads, workers)
         self.counters = counters or Counters()
         self._allocate = allocate or (buffers or Buffers(keep=recipe.ahead_bytes)).tensor
         self._work: Readahead | None = None
-        self._fetcher = Fetcher(recipe.catalog, recipe.choice.read, self._viewed)
+        self._keeping = Keeping(recipe.plan, recipe.place, recipe.catalog.shard_name)
+        self._fetcher = Fetcher(
+            recipe.catalog,
+            recipe.choice.read,
+            self._viewed,
+            access=recipe.access(workers),
+            tiers=recipe.tiers,
+            memory=memory or recipe.memory(workers),
+            keeping=self._keeping,
+            counters=self.counters,
+        )
 
     def _viewed(self, field: str) -> bool:
         decoders = self.recipe.decoders
@@ -167,25 +202,40 @@ class Reader:
 
     def passes(self, todo: Iterable[tuple[int, Share]]) -> Generator[Done | Over]:
         """What is done of each (epoch, share), an Over behind each; the next pass is begun while one still runs."""
-        # What waits for a network needs threads of its own, unless all is to happen in the caller's.
-        fetchers = 0 if self._fetcher.local else FETCHERS
+        self._fetcher.begin()
+        if self._fetcher.local:
+            ahead, items, fetchers = None, self._units(todo), 0
+        else:
+            catalog = self.recipe.catalog
+            mean = catalog.bytes / max(1, int(catalog.counts.sum()))
+            ahead = Ahead(self._fetcher, depth=round(AHEAD / max(1.0, mean)))
+            # What waits for a network needs threads of its own, unless all is to happen in the caller's.
+            items, fetchers = ahead.through(self._units(todo), _refs), FETCHERS
+
+        def stop() -> None:
+            self._fetcher.rest()
+            if ahead is not None:
+                ahead.close()
+
         ahead_bytes = self.recipe.ahead_bytes
-        self._work = Readahead(self._jobs(todo), threads=self.threads, ahead_bytes=ahead_bytes, fetchers=fetchers)
-        return self._work.run()
+        work = Readahead(map(_job, items), threads=self.threads, ahead_bytes=ahead_bytes, fetchers=fetchers, stop=stop)
+        self._work = work
+        return work.run()
 
     def ready(self) -> bool:
         """Whether the next of what is being read lies ready."""
         return self._work is not None and self._work.ready
 
-    def _jobs(self, todo: Iterable[tuple[int, Share]]) -> Iterator[Job]:
+    def _units(self, todo: Iterable[tuple[int, Share]]) -> Iterator[tuple[Assembler, Unit] | Over]:
         plan = self.recipe.plan
         most = LIGHT_RUN if self.recipe.light else RUN
         for epoch, share in todo:
             assembler = self._assembler(epoch)
+            self._keeping.begin(epoch, share)
             turns = share.turns(plan.steps(start=share.start, rank=share.rank))
             for unit in units(plan, epoch, share, turns, most):
-                yield assembler.job(unit)
-            yield Call(Over, epoch)
+                yield assembler, unit
+            yield Over(epoch)
 
     def _assembler(self, epoch: int) -> Assembler:
         recipe = self.recipe
@@ -222,3 +272,11 @@ class Reader:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _job(item: tuple[Assembler, Unit] | Over) -> Job:
+    return Call(Over, item.epoch) if isinstance(item, Over) else item[0].job(item[1])
+
+
+def _refs(item: tuple[Assembler, Unit] | Over) -> SampleRefs | None:
+    return None if isinstance(item, Over) else item[1].refs

@@ -24,6 +24,9 @@ FREE: Final = 0.05
 BUSY: Final = 0.75
 """Share of their time that threads work from which on more of them would help."""
 STAGES: Final = ("fetch", "decode", "collate")
+TIERS: Final = ("memory", "disk", "shared", "origin")
+"""Where samples that are not mapped come from, the nearest first."""
+_FROM: Final = tuple(f"from_{tier}" for tier in TIERS)
 
 
 class Counters:
@@ -71,6 +74,18 @@ class Stats:
     fetch: float = 0.0
     decode: float = 0.0
     collate: float = 0.0
+    from_memory: int = 0
+    """Bytes of samples that came from chunks kept in memory, ..."""
+    from_disk: int = 0
+    """... from the disk tier of the cache, ..."""
+    from_shared: int = 0
+    """... from its shared tier, ..."""
+    from_origin: int = 0
+    """... and from the store of the shards; mapped local shards count in none of these."""
+    fetched: int = 0
+    """Bytes that came over the network from the store of the shards."""
+    hedged: int = 0
+    """Requests that were made a second time, since the first took much longer than usual."""
     threads: int = 0
     asked: int = 0
     """Units (batches, or runs of single samples) that were asked for ..."""
@@ -92,7 +107,14 @@ class Stats:
 
     def as_dict(self) -> dict[str, Any]:
         """All figures, for a log or JSON."""
-        return asdict(self) | {"binds": self.binds()}
+        return asdict(self) | {"hits": self.hits, "binds": self.binds()}
+
+    @property
+    def hits(self) -> dict[str, float]:
+        """Share of the bytes of samples that each tier of the cache gave; empty where all shards are mapped."""
+        sizes = {tier: getattr(self, f"from_{tier}") for tier in TIERS}
+        total = sum(sizes.values())
+        return {tier: size / total for tier, size in sizes.items() if tier != "origin"} if total else {}
 
     def binds(self) -> str:
         """Which stage binds, in words."""
@@ -126,6 +148,8 @@ class Stats:
             f"{self.ready / max(1, self.asked):.0%} of batches were ready",
             f"cpu {self.cpu / self.seconds:.1f} of {self.cores} cores",
         ]
+        hits = [f"{share:.0%} {tier}" for tier, share in self.hits.items() if share]
+        parts += [f"cache hits: {' + '.join(hits)}"] if hits else []
         parts += [f"{self.skipped} skipped"] if self.skipped else []
         parts += [str(self.gpu)] if self.gpu is not None else []
         return f"{', '.join(parts)}; {self.binds()}"
@@ -137,7 +161,7 @@ def summed(
     """The sums of what workers counted, and what the trainer's side knows."""
     totals: dict[str, float] = dict(trainer)
     for counted in workers:
-        for name in (*STAGES, "bytes_read", "threads", "cpu"):
+        for name in (*STAGES, *_FROM, "bytes_read", "fetched", "hedged", "threads", "cpu"):
             totals[name] = totals.get(name, 0) + counted.get(name, 0)
     whole = {f.name for f in fields(Stats) if f.type == "int"}
     known = {name: int(v) if name in whole else v for name, v in totals.items() if name in Stats.__dataclass_fields__}

@@ -71,10 +71,13 @@ class Cache:
 
 
 def _bytes(name: str, value: Size | None) -> int | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+    if value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         raise PlanError(f"Cache({name}={value!r}) is not a size", hint='bytes, or text such as "10GB" or "512MiB"')
     power = " kmgtp".index(match[2].lower() or " ")
-    return round(float(match[1]) * (1024 if match[3] else 1000) ** power)
+    unit = 1024 if match[3] else 1000
+    return round(float(match[1]) * float(unit) ** power)

@@ -136,6 +136,15 @@ class DiskTier:
             if claim is not None:
                 claim.drop()
 
+    def fits(self, size: int) -> bool:
+        """Whether an entry of `size` bytes would find room now, with nothing evicted for it."""
+        opened = self._folder()
+        if opened is None or self._clock() < self._fill_at:
+            return False
+        with self._faults(opened):
+            return not opened.budget.missing(size + FOOTER_BYTES)
+        return False
+
     def counters(self) -> dict[str, int]:
         """Entries by what came of them, and their bytes as `..._bytes`.
 

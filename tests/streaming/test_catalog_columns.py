@@ -147,9 +147,9 @@ def test_sidecars_from_afar_are_fetched_once(
             writer.write({"__key__": str(i), "txt": "x"}, columns={"tokens": i})
     read: list[int] = []
 
-    def load(store: Any, manifest: Any, row: int) -> ShardTable:
+    def load(store: Any, manifest: Any, row: int, **options: Any) -> ShardTable:
         read.append(row)
-        return load_table(store, manifest, row)
+        return load_table(store, manifest, row, **options)
 
     monkeypatch.setattr("streaming.catalog.load_table", load)
     catalog = open_catalog(url, options=s3.options)
