@@ -379,9 +379,9 @@ class _Connection:
                     due = max(due, time.monotonic() - 0.05) + got / rate
                     if (early := due - time.monotonic()) > 0:
                         self.proxy.stopping.wait(early)
-                sink.sock.sendall(self.buffer[:got])
-                if counted:
+                if counted:  # before the client can have them
                     self.proxy.count(self.number, got)
+                sink.sock.sendall(self.buffer[:got])
             left = None if left is None else left - got
         if fault is not None:
             self.end(fault)
