@@ -40,8 +40,9 @@ class Chunks:
         return len(self.lows)
 
     @classmethod
-    def of(cls, table: ShardTable, size: int = CHUNK) -> Self:
-        """The chunks of a shard whose spans count in the file itself."""
+    def of(cls, table: ShardTable, size: int | None = None) -> Self:
+        """The chunks of a shard whose spans count in the file itself, of about `size` bytes (default: CHUNK)."""
+        size = size or CHUNK
         starts = table.starts.astype(np.int64)
         present = table.field_offsets > 0
         reach = np.where(present, table.field_offsets.astype(np.int64) + table.field_sizes.astype(np.int64), 0)

@@ -281,6 +281,8 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         return self._run(epoch, share)
 
     def _iterate(self) -> Iterator[Any]:
+        if not self._passes:
+            self.recipe.warn(workers=1)
         # An iterator from which nothing is taken begins no epoch.
         epoch, start = self.begin()
         yield from self._run(epoch, self.recipe.share(start=start))

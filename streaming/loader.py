@@ -185,6 +185,7 @@ class StreamingLoader:
         if self._source is None or self._source.closed:
             self._retire()
             recipe = self.dataset.recipe
+            recipe.warn(max(1, self.workers))
             if self.workers == 0:
                 self._source = InProcess(recipe, threads=self.threads, continuous=self._continuous)
             else:
@@ -214,6 +215,9 @@ class StreamingLoader:
         if self._source is not None:
             self._source.close()
         self._retire()
+        tiers = self.dataset.recipe.tiers
+        if tiers is not None:
+            tiers.close()
 
     def __enter__(self) -> Self:
         return self

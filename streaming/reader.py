@@ -10,12 +10,13 @@ it holds threads, open shards and buffers until it is closed.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple, Self
 
-from .access import AHEAD, Access, choose_access
+from .access import AHEAD, Access, choose_access, working_set
 from .ahead import Ahead
 from .assemble import Assembler, Collate, Done
 from .batch import Allocate
@@ -36,6 +37,7 @@ from .stats import Counters
 from .transforms import ImageStep
 from .units import Unit, framings, units
 
+log = logging.getLogger("shardstream")
 RUN: Final = 64
 """Single samples that one unit of work holds when they are decoded; LIGHT_RUN when that takes little."""
 LIGHT_RUN: Final = 256
@@ -101,6 +103,25 @@ class Recipe:
             samples=int(catalog.counts.sum()),
             cache=None if self.tiers is None else self.tiers.cache,
         )
+
+    def warn(self, workers: int) -> None:
+        """Say in the log, of one reader for all, where samples will be asked for one by one for want of memory."""
+        access = self.access(workers)
+        if access.whole or self.place.rank or (self.catalog.local and not access.cached):
+            return
+        readers = self.place.world_size * workers
+        if self.plan.lanes % readers:
+            log.warning(
+                "%d readers share %d lanes, so samples are asked for one by one: choose workers so that readers have "
+                "lanes of their own (print(dataset.plan)), or give cache=Cache(disk=...)", readers, self.plan.lanes
+            )  # fmt: skip
+            return
+        needed = working_set(self.plan, readers, self.catalog.bytes)
+        log.warning(
+            "shuffling needs %d MB of chunks in each reader, which may hold %d MB, so samples are asked for one by one:"
+            " give cache=Cache(disk=...) or memory_bytes, or take fewer lanes or a smaller Shuffle(buffer=)",
+            needed // 10**6, access.memory // 10**6,
+        )  # fmt: skip
 
     def memory(self, workers: int) -> Memory:
         """What holds the fetched chunks of one of `workers` readers of this rank; it may serve one after another."""

@@ -89,7 +89,7 @@ class _Here:
 
     def counts(self) -> dict[str, int]:
         with self._lock:
-            return self._counts | {"evicted": self._evicted if self.backend is None else self.backend.evicted}
+            return self._counts | {"evicted": self._evicted + (0 if self.backend is None else self.backend.evicted)}
 
     def is_first(self, kind: str) -> bool:
         """Whether nobody has been warned of this yet."""
@@ -98,10 +98,10 @@ class _Here:
             self._warned.add(kind)
             return first
 
-    def close(self) -> None:
-        backend, self.backend = self.backend, None
+    def close(self, following: Backend | None = None) -> None:
+        backend, self.backend = self.backend, following
         if backend is not None:
-            self._evicted = backend.evicted
+            self._evicted += backend.evicted
             backend.close()
 
 
@@ -195,6 +195,13 @@ class SharedTier:
         """What happened in this process: COUNTERS by name; misses hold all that were no hits, whatever the reason."""
         return self._here().counts()
 
+    def rest(self) -> None:
+        """Store what was put, end the thread and let go of connections; all start anew when they are needed."""
+        here = self._here()
+        here.count(dropped=here.background.close(wait=True))
+        here.background = Background(QUEUED)
+        here.close(self._connect() if here.backend is not None else None)
+
     def close(self, wait: bool = True) -> None:
         """End the thread and let go of connections; with `wait`, what was put is stored first.  Then all is a miss."""
         here = self._here()
@@ -205,13 +212,16 @@ class SharedTier:
         pid = os.getpid()
         here = self._processes.get(pid)
         if here is None:
-            made = _Here(self._place.connect(self._limit, self._patience, self._clocks[0]), self._clocks[1])
+            made = _Here(self._connect(), self._clocks[1])
             here = self._processes.setdefault(pid, made)  # those of a parent process stay: their sockets are its own
         now = self._clocks[0]()
         if here.groups and now - here.marked >= HOUR:
             for group, label in list(here.groups.items()):
                 self._mark(here, group, label)
         return here
+
+    def _connect(self) -> Backend:
+        return self._place.connect(self._limit, self._patience, self._clocks[0])
 
     def _mark(self, here: _Here, group: str, label: str) -> None:
         here.marked = self._clocks[0]()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import RLock
@@ -38,8 +39,7 @@ class Loaded:
 class Tiers:
     """What a Cache names, opened in this process when it is first used.
 
-    Readers `enter` and `leave`; with the last one everything is closed, and opened again if it is used again.  Pickled
-    and in forked children it starts anew.
+    Readers `enter` and `leave`.  Pickled and in forked children it starts anew.
     """
 
     def __init__(self, cache: Cache) -> None:
@@ -54,6 +54,7 @@ class Tiers:
         self._shared: SharedTier | None = None
         self._used: set[str] = set()
         self._warned: set[str] = set()
+        self._closing: Any = None
         self._before: dict[str, int] = {}
         """What tiers that were closed had counted."""
 
@@ -142,7 +143,10 @@ class Tiers:
             if self._disk is None and cache.disk is not None:
                 from .disk import DiskTier
 
+                if self._closing is not None:
+                    self._closing.detach()
                 self._disk = DiskTier(cache.disk, _limit(cache.disk_bytes), warned=self._warned)
+                self._closing = weakref.finalize(self, self._disk.close)
             if self._shared is None and cache.shared is not None:
                 from .shared import open_shared
 
@@ -164,19 +168,26 @@ class Tiers:
         return self
 
     def leave(self) -> None:
-        """One reader less; the last one closes them."""
+        """One reader less; behind the last one no thread and no connection is left."""
         with self._lock:
             self._readers -= 1
-            if self._readers > 0:
+            shared = None if self._readers else self._shared
+        if shared is not None:
+            shared.rest()
+
+    def close(self) -> None:
+        """Let go of the disk's locks too, unless a reader is left.  Opened again when it is used again."""
+        with self._lock:
+            if self._readers or self._pid != os.getpid():
                 return
             self._before = dict(self.counters())
-            disk, shared = self._disk, self._shared
-            self._disk = self._shared = None
+            disk, self._disk = self._disk, None
+            shared, self._shared = self._shared, None
             self._used = set()
-        if shared is not None:
-            shared.close(wait=True)
         if disk is not None:
             disk.close()
+        if shared is not None:
+            shared.close()
 
     def __enter__(self) -> Self:
         return self.enter()
