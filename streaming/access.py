@@ -5,8 +5,8 @@ Access(whole=True, memory=1073741824, keep=0, cached=False, chosen=1.0, tight=Fa
 
 A reader that has lanes of its own needs all bytes of their shards, so it fetches whole chunks and holds each until its
 last sample was taken.  What it holds at a time follows from the plan: about the shuffle's buffer in each lane.  Where
-that is more than there is memory, or where readers share lanes and no cache lies between, samples are asked for by
-ranges: every byte that is fetched is used, in many small requests.
+that is more than there is memory, or where readers share lanes (as all do at the ends of lanes) and no disk of theirs
+lies between, samples are asked for by ranges: every byte that is fetched is used, in many small requests.
 """
 
 from __future__ import annotations
@@ -62,13 +62,12 @@ def choose_access(
     that hold `samples` samples.
     """
     on_disk = cache is not None and cache.disk is not None
-    stored = on_disk or (cache is not None and cache.shared is not None)
     given = None if cache is None else cache.memory_bytes
     memory = MEMORY if given is None else max(int(given) // local_readers, 2 * CHUNK)
     needed = working_set(plan, readers, size)
-    alone = plan.lanes % readers == 0
+    alone = readers == 1 or (plan.mix is None and plan.apart % readers == 0)
     return Access(
-        whole=on_disk or (needed <= memory and (alone or stored)),
+        whole=on_disk or (needed <= memory and alone),
         memory=memory,
         keep=0 if given is None else max(0, memory - needed - AHEAD),
         cached=cache is not None,

@@ -95,7 +95,7 @@ class Fetcher:
         for shard in np.unique(refs.shards).tolist():
             at = np.flatnonzero(refs.shards == shard)
             try:
-                parts.append((at, self._rows(shard, refs.indices[at])))
+                parts.append((at, self._rows(shard, refs.indices[at], scattered=refs.scattered)))
             except ShardError as error:
                 raise error.at(shard=self._catalog.url(shard)) from error.__cause__
         return Cut.of(parts)
@@ -128,7 +128,9 @@ class Fetcher:
             if opened.chunks is not None:
                 chunks = opened.chunks
                 numbers = np.unique(chunks.numbers[refs.indices[refs.shards == shard]])
-                for chunk in np.setdiff1d(numbers, self._loose(shard, opened, chunks, numbers)).tolist():
+                for chunk in np.setdiff1d(
+                    numbers, self._loose(shard, opened, chunks, numbers, refs.scattered)
+                ).tolist():
                     load = partial(self._load, shard, opened, chunks, chunk)
                     self._memory.ask((shard, chunk), *chunks.measure(chunk), load)
 
@@ -136,7 +138,7 @@ class Fetcher:
         """All fields of a sample, also those that are not read."""
         return list(self._open(shard).table.spans(index))
 
-    def _rows(self, shard: int, indices: Ints) -> Rows:
+    def _rows(self, shard: int, indices: Ints, *, scattered: bool) -> Rows:
         opened = self._open(shard)
         table = opened.table
         offsets = table.field_offsets[indices][:, opened.columns].astype(np.int64)
@@ -147,7 +149,7 @@ class Fetcher:
             owner = sliceable(opened.data)
             sources = [opened.data if viewed else owner for viewed in opened.viewed]
         elif opened.chunks is not None:
-            sources, begins = self._pieces(shard, opened, opened.chunks, indices, lows, highs)
+            sources, begins = self._pieces(shard, opened, opened.chunks, indices, lows, highs, scattered)
             lows, highs = np.where(lows < 0, lows, lows - begins), highs - begins
         else:
             sources, begins = self._ranges(opened, lows, highs)
@@ -155,11 +157,11 @@ class Fetcher:
         return Rows(shard, opened.url, opened.fields, indices, _keys(table, indices), sources, lows, highs)
 
     def _pieces(
-        self, shard: int, opened: OpenShard, chunks: Chunks, indices: Ints, lows: Ints, highs: Ints
+        self, shard: int, opened: OpenShard, chunks: Chunks, indices: Ints, lows: Ints, highs: Ints, scattered: bool
     ) -> tuple[list[Any], Ints]:
         """What holds each span, chunks or ranges, and where in the shard that begins."""
         numbers, sizes = chunks.numbers[indices], (highs - lows).sum(axis=1)
-        loose = np.isin(numbers, self._loose(shard, opened, chunks, numbers))
+        loose = np.isin(numbers, self._loose(shard, opened, chunks, numbers, scattered))
         if not loose.any():
             return self._chunked(shard, opened, chunks, numbers, sizes)
         if loose.all():
@@ -176,15 +178,19 @@ class Fetcher:
                     column[row] = value
         return sources, begins
 
-    def _loose(self, shard: int, opened: OpenShard, chunks: Chunks, numbers: Ints) -> list[int]:
-        """Chunks for which there is room neither in memory nor on the disk."""
+    def _loose(self, shard: int, opened: OpenShard, chunks: Chunks, numbers: Ints, scattered: bool) -> list[int]:
+        """Chunks not to be fetched whole: there is no room for them in memory, or other readers need most of what is
+        in them; and the disk does not store them, from where all would have them.
+        """
         tiers = self._tiers
-        if tiers is None or not self._access.tight:
+        if not (scattered or self._access.tight):
             return []
 
         def held(chunk: int) -> bool:
+            if self._memory.holds((shard, chunk)):
+                return True
             low, high = chunks.span(chunk)
-            return self._memory.holds((shard, chunk)) or tiers.stores(opened.name.path(low, high), high - low)
+            return tiers is not None and tiers.stores(opened.name.path(low, high), high - low)
 
         return [chunk for chunk in np.unique(numbers).tolist() if not held(chunk)]
 

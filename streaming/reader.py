@@ -110,7 +110,7 @@ class Recipe:
         if access.whole or self.place.rank or (self.catalog.local and not access.cached):
             return
         readers = self.place.world_size * workers
-        if self.plan.lanes % readers:
+        if readers > 1 and (self.plan.mix is not None or self.plan.apart % readers):
             log.warning(
                 "%d readers share %d lanes, so samples are asked for one by one: choose workers so that readers have "
                 "lanes of their own (print(dataset.plan)), or give cache=Cache(disk=...)", readers, self.plan.lanes

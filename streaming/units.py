@@ -10,6 +10,7 @@ assembled (fetched, decoded, collated) in any threads, in any order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -41,7 +42,9 @@ class Unit(NamedTuple):
 
 def units(plan: Plan, epoch: int, share: Share, turns: int, most: int) -> Iterator[Unit]:
     """The work of one reader, in order; a unit of single samples has `most` of them."""
-    cursor = plan.epoch(epoch).cursor(capacity=plan.lanes + 1)
+    made, readers = plan.epoch(epoch), share.world_size * share.workers
+    cursor = made.cursor(capacity=plan.lanes + 1)
+    shared = readers > 1 and (plan.mix is not None or plan.apart % readers != 0)
     end = share.start + plan.steps(start=share.start) * share.world_size
     again = plan.tail == "pad" and end > plan.total
     most = 1 if plan.batch else most
@@ -51,6 +54,8 @@ def units(plan: Plan, epoch: int, share: Share, turns: int, most: int) -> Iterat
         positions = share.positions(these)
         sources = positions % plan.total  # a padded epoch starts over, as Plan.source says
         refs = samples_at(plan, cursor, sources)
+        if shared or (readers > 1 and not made.alone(sources, readers)):  # type: ignore[union-attr]
+            refs = replace(refs, scattered=True)
         group = cursor.bucket(int(sources[0])) if plan.batch else 0
         first = int(sources[0])
         yield Unit(share.steps(these).tolist(), (positions >= plan.total).tolist(), refs, first, group, again)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from .interleave import GroupBatches
 from .keys import phases
 from .layout import Turns
 from .order import Order
+from .owned import owned
 from .recent import Recent
 from .taken import Taken, blocks_with
 
@@ -36,6 +38,8 @@ class SampleRefs:
 
     shards: NDArray[np.int64]
     indices: NDArray[np.int64]
+    scattered: bool = False
+    """Whether other readers read many of the samples beside these."""
 
     def __len__(self) -> int:
         return len(self.shards)
@@ -110,6 +114,27 @@ class EpochPlan:
     def locate(self, positions: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(lane, place in the lane) of each position, for single samples of one group."""
         return self._turns[0].locate(positions)
+
+    def alone(self, positions: NDArray[Any], readers: int) -> bool:
+        """Whether the samples of these positions lie in blocks that one of `readers` readers reads mostly alone."""
+        if readers == 1:
+            return True
+        if self.groups == 1:
+            groups, numbers = np.zeros(len(positions), np.int64), np.asarray(positions)
+        else:
+            groups, numbers = np.array([self._number(position) for position in positions.tolist()]).T
+        # While all lanes have batches of a group, its batch n is of lane n % lanes, and readers take it in that order.
+        last = self._batches.min(axis=0)[groups]
+        places, lanes = np.divmod(numbers, len(self._starts))
+        if (places >= last).any() or ((numbers - positions) % readers).any():
+            return False
+        low = places * self.capacity[groups]
+        blocks = (self._starts[lanes, :, groups] <= low[:, np.newaxis]).sum(axis=1) - 1
+        return bool(self._owned[lanes, blocks].all())
+
+    @cached_property
+    def _owned(self) -> NDArray[np.bool_]:
+        return owned(self._starts, self._batches.min(axis=0) * self.capacity)
 
     def _number(self, position: int) -> tuple[int, int]:
         """(group, number among the micro-batches of the group) of a position."""

@@ -18,6 +18,7 @@ from .epoch import SampleRefs
 from .keys import permutation
 from .layout import Turns
 from .order import Order
+from .owned import owned
 from .packing import Packing, pack
 from .recent import Recent
 from .taken import Taken, blocks_with
@@ -51,6 +52,18 @@ class PackedEpoch:
         starts = self._starts[int(lanes[0])]
         block = int(np.searchsorted(starts, int(numbers[0]), side="right")) - 1
         return int(lanes[0]), block, int(numbers[0] - starts[block])
+
+    def alone(self, positions: NDArray[Any], readers: int) -> bool:
+        """Whether the samples of these positions lie in blocks that one of `readers` readers reads mostly alone."""
+        if readers == 1:
+            return True
+        last = int(self._starts[:, -1].min())
+        mine = owned(self._starts, last)
+        for lane, number in zip(*(found.tolist() for found in self._turns.locate(positions)), strict=True):
+            block = int(np.searchsorted(self._starts[lane], number, side="right")) - 1
+            if number >= last or not mine[lane, block]:
+                return False
+        return True
 
     def shards_read(self, taken: Taken) -> NDArray[np.bool_]:
         """[shards]: all that hold a sample of some positions, and others of the same blocks."""

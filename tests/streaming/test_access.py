@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from streaming.access import AHEAD, MEMORY, Access, choose_access, working_set
 from streaming.cache import Cache
 from streaming.chunks import CHUNK
-from streaming.plan import FixedBatch, Plan, Shuffle
+from streaming.plan import FixedBatch, Groups, Mix, Plan, Shuffle
 
 CC3M = Plan.make(np.full(332, 10_000), batch=FixedBatch(64), shuffle=True)
 SIZE = 332 * 10_000 * 24_000
@@ -48,10 +48,24 @@ def test_more_than_there_is_memory_for_is_asked_for_by_ranges() -> None:
     assert _access(readers=1, local_readers=1, cache=Cache(disk="/ssd")).whole
 
 
-@pytest.mark.parametrize("cache", [Cache(disk="/ssd"), Cache(shared="/nfs")])
-def test_readers_that_share_lanes_share_a_cache(cache: Cache) -> None:
-    """Where a cache lies between, readers of one lane fetch whole chunks, which the others find there."""
-    assert _access(readers=128, cache=cache).whole
+def test_readers_that_share_lanes_share_a_disk() -> None:
+    """Where a disk lies between, readers of one lane fetch whole chunks, which the others find there; from a shared
+    tier each would fetch them for itself.
+    """
+    assert _access(readers=128, cache=Cache(disk="/ssd")).whole
+    assert not _access(readers=128, cache=Cache(shared="/nfs")).whole
+    assert _access(readers=64, cache=Cache(shared="/nfs")).whole
+
+
+def test_groups_and_mixes_keep_fewer_readers_apart() -> None:
+    """With groups of similar samples readers have lanes of their own where runs of micro-batches keep them apart; in a
+    mix only a reader that is alone has.
+    """
+    big = Cache(memory_bytes="1TB")
+    budget = replace(CC3M, together=8, groups=object.__new__(Groups))
+    assert [_access(budget, readers=n, cache=big).whole for n in (8, 16, 64)] == [True, False, False]
+    mixed = replace(CC3M, mix=Mix({"a": 0.5, "b": 0.5}))
+    assert [_access(mixed, readers=n, local_readers=1, cache=big).whole for n in (1, 2)] == [True, False]
 
 
 def test_memory_is_shared_out() -> None:
