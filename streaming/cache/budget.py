@@ -130,8 +130,8 @@ class Budget:
         found = self._walk()
         with self._held() as account:
             # Others go on meanwhile.  What got a name since may be counted or not, so all of it is added.
-            count = found + account.moved - before
-            account.used = count if alone else min(account.used, count)
+            moved = account.moved - before
+            account.used = found if alone and not moved else min(account.used, found + moved)
         return True
 
     def _walk(self) -> int:
@@ -187,7 +187,7 @@ class Budget:
                 unlock(self._fd)
 
     def _read(self) -> Account:
-        found = os.pread(self._fd, _LEDGER.size + 1, 0)
+        found = os.pread(self._fd, _LEDGER.size, 0)
         if len(found) != _LEDGER.size or not found.startswith(_MAGIC):
             return Account()
         return Account(*_LEDGER.unpack(found)[1:])
