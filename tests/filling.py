@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -99,28 +101,34 @@ def ended(processes: Sequence[subprocess.Popen[str]]) -> Iterator[None]:
 
 
 def weigh(folder: Path) -> int:
-    """Bytes of all files below the folder; each is looked at once, however it is renamed meanwhile."""
-    seen: dict[int, int] = {}
-    for path in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):
-            status = path.lstat()
-            if path.is_file():
-                seen[status.st_ino] = status.st_size
-    return sum(seen.values())
+    """Bytes of all files below the folder."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                status = os.lstat(os.path.join(parent, name))
+                total += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return total
 
 
 class Watcher:
-    """Looks again and again at how much is in a folder; `most` is the most that it saw."""
+    """Looks again and again at how much is in a folder, `looks` times; `most` is the most that it saw.
+
+    It holds the ledger meanwhile, so that it doesn't add up files that were never there together.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.most = 0
+        self.most = self.looks = 0
         self._folder = folder
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch)
 
     def _watch(self) -> None:
         while not self._over.wait(0.001):
-            self.most = max(self.most, weigh(self._folder))
+            with contextlib.suppress(FileNotFoundError), open(self._folder / LEDGER, "rb") as ledger:
+                fcntl.flock(ledger, fcntl.LOCK_EX)
+                self.most = max(self.most, weigh(self._folder))
+                self.looks += 1
 
     def __enter__(self) -> Watcher:
         self._thread.start()

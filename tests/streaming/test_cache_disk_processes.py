@@ -68,6 +68,7 @@ def test_a_filler_killed_at_any_moment_leaves_a_cache_that_the_next_uses(tmp_pat
                 assert process.stdout.readline() == "ready\n"
                 time.sleep(moments.random() * 0.06)
                 process.send_signal(signal.SIGKILL)
+    assert watcher.looks
     assert watcher.most <= limit
     check(tmp_path, limit)
     kept = entries(tmp_path)
@@ -189,5 +190,6 @@ def test_processes_of_two_datasets_share_a_folder(tmp_path: Path) -> None:
             with ended(processes):
                 for process in processes:
                     finish(process)
+    assert watcher.looks
     assert watcher.most <= limit
     check(tmp_path, limit)
