@@ -127,10 +127,8 @@ class Fetcher:
                 continue
             if opened.chunks is not None:
                 chunks = opened.chunks
-                numbers = np.unique(chunks.numbers[refs.indices[refs.shards == shard]])
-                for chunk in np.setdiff1d(
-                    numbers, self._loose(shard, opened, chunks, numbers, refs.scattered)
-                ).tolist():
+                numbers = set(chunks.numbers[refs.indices[refs.shards == shard]].tolist())
+                for chunk in sorted(numbers - self._loose(shard, opened, chunks, numbers, refs.scattered)):
                     load = partial(self._load, shard, opened, chunks, chunk)
                     self._memory.ask((shard, chunk), *chunks.measure(chunk), load)
 
@@ -161,16 +159,17 @@ class Fetcher:
     ) -> tuple[list[Any], Ints]:
         """What holds each span, chunks or ranges, and where in the shard that begins."""
         numbers, sizes = chunks.numbers[indices], (highs - lows).sum(axis=1)
-        loose = np.isin(numbers, self._loose(shard, opened, chunks, numbers, scattered))
-        if not loose.any():
+        loose = self._loose(shard, opened, chunks, set(numbers.tolist()), scattered)
+        if not loose:
             return self._chunked(shard, opened, chunks, numbers, sizes)
-        if loose.all():
+        apart = np.isin(numbers, list(loose))
+        if apart.all():
             return self._ranges(opened, lows, highs)
         sources: list[list[Any]] = [[b""] * len(indices) for _ in opened.fields]
         begins = np.zeros(lows.shape, np.int64)
         for rows, (found, starts) in (
-            (~loose, self._chunked(shard, opened, chunks, numbers[~loose], sizes[~loose])),
-            (loose, self._ranges(opened, lows[loose], highs[loose])),
+            (~apart, self._chunked(shard, opened, chunks, numbers[~apart], sizes[~apart])),
+            (apart, self._ranges(opened, lows[apart], highs[apart])),
         ):
             begins[rows] = starts
             for column, values in zip(sources, found, strict=True):
@@ -178,13 +177,13 @@ class Fetcher:
                     column[row] = value
         return sources, begins
 
-    def _loose(self, shard: int, opened: OpenShard, chunks: Chunks, numbers: Ints, scattered: bool) -> list[int]:
+    def _loose(self, shard: int, opened: OpenShard, chunks: Chunks, numbers: set[int], scattered: bool) -> set[int]:
         """Chunks not to be fetched whole: there is no room for them in memory, or other readers need most of what is
         in them; and the disk does not store them, from where all would have them.
         """
         tiers = self._tiers
         if not (scattered or self._access.tight):
-            return []
+            return set()
 
         def held(chunk: int) -> bool:
             if self._memory.holds((shard, chunk)):
@@ -192,26 +191,26 @@ class Fetcher:
             low, high = chunks.span(chunk)
             return tiers is not None and tiers.stores(opened.name.path(low, high), high - low)
 
-        return [chunk for chunk in np.unique(numbers).tolist() if not held(chunk)]
+        return {chunk for chunk in numbers if not held(chunk)}
 
     def _chunked(
         self, shard: int, opened: OpenShard, chunks: Chunks, numbers: Ints, sizes: Ints
     ) -> tuple[list[Any], Ints]:
         """What holds each span, a chunk by number, and [n, 1] where that begins; `sizes` are the bytes wanted."""
-        numbers, at, counts = np.unique(numbers, return_inverse=True, return_counts=True)
-        wanted = np.bincount(at, weights=sizes, minlength=len(numbers))
-        pieces: list[memoryview] = []
-        for chunk, count, size in zip(numbers.tolist(), counts.tolist(), wanted.tolist(), strict=True):
+        places = numbers.tolist()
+        wanted: dict[int, list[int]] = {}  # few samples of few chunks: a dict is quicker than numpy here
+        for chunk, size in zip(places, sizes.tolist(), strict=True):
+            wanted.setdefault(chunk, []).append(size)
+        pieces: dict[int, memoryview] = {}
+        keep = partial(self._keep, shard)
+        for chunk, each in wanted.items():
             load = partial(self._load, shard, opened, chunks, chunk)
-            loaded = self._memory.take(
-                (shard, chunk), *chunks.measure(chunk), count, load, keep=partial(self._keep, shard)
-            )
-            self._counters.add(f"from_{loaded.tier}", size)
-            pieces.append(loaded.data)
-        cutters = [sliceable(piece) for piece in pieces]
-        places = at.tolist()
-        sources = [[(pieces if viewed else cutters)[k] for k in places] for viewed in opened.viewed]
-        return sources, chunks.lows[numbers][at][:, None]
+            loaded = self._memory.take((shard, chunk), *chunks.measure(chunk), len(each), load, keep=keep)
+            self._counters.add(f"from_{loaded.tier}", sum(each))
+            pieces[chunk] = loaded.data
+        cutters = {} if all(opened.viewed) else {chunk: sliceable(piece) for chunk, piece in pieces.items()}
+        sources = [[(pieces if viewed else cutters)[chunk] for chunk in places] for viewed in opened.viewed]
+        return sources, chunks.lows[numbers][:, np.newaxis]
 
     def _keep(self, shard: int) -> bool:
         return self._keeping is not None and self._keeping.mine(shard)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from statistics import median
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from threading import RLock
 from typing import Final, Self
 
@@ -75,7 +75,11 @@ class Part:
 
     def wait(self, seconds: float) -> None:
         """Wait until one more request is done, or so many seconds."""
-        wait([r for r in self.requests if not r.done()], timeout=max(0.0, seconds), return_when=FIRST_COMPLETED)
+        if len(self.requests) > 1:
+            wait([r for r in self.requests if not r.done()], timeout=seconds, return_when=FIRST_COMPLETED)
+            return
+        with suppress(TimeoutError, CancelledError):
+            self.requests[0].exception(timeout=seconds)
 
     def result(self) -> memoryview:
         """The bytes; where none came, the error of the first request."""
@@ -163,8 +167,8 @@ class Transfers:
     def _patience(self) -> float:
         """Seconds after which a request is made again."""
         with self._lock:
-            known = list(self._usual)
-        return max(LEAST_HEDGE, SLOW * median(known)) if len(known) >= KNOWN else FIRST_HEDGE
+            known = sorted(self._usual)
+        return max(LEAST_HEDGE, SLOW * known[len(known) // 2]) if len(known) >= KNOWN else FIRST_HEDGE
 
     def _again(self, part: Part) -> bool:
         """Ask for a part a second time, where that is allowed."""
