@@ -35,7 +35,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_packages_and_what_they_need(wheel: Path) -> None:
     """Both packages are in it with their type markers, the format's page and the licence, and nothing else is."""
     names = zipfile.ZipFile(wheel).namelist()
-    for wanted in ("shardwriter/py.typed", "streaming/py.typed", "shardwriter/FORMAT.md", "shardwriter/store/local.py"):
+    for wanted in (
+        "shardwriter/py.typed",
+        "streaming/py.typed",
+        "shardwriter/FORMAT.md",
+        "streaming/cache/LAYOUT.md",
+        "shardwriter/store/local.py",
+    ):
         assert wanted in names
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"shardwriter", "streaming"}

@@ -45,6 +45,7 @@ WRITER = [
 ]
 STREAMING = [
     "BatchError",
+    "Cache",
     "CostBudget",
     "DatasetNotFound",
     "DecodeError",
