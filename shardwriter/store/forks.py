@@ -25,6 +25,15 @@ def mark_used() -> None:
     _Process.used = True
 
 
+def obstore_is_there() -> bool:
+    """False where obstore has no wheel for the machine, or was taken out."""
+    try:
+        import obstore  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
 def obstore_is_safe() -> bool:
     """False in a child that was forked, directly or not, from a process that had used obstore."""
     return not _Process.inherited

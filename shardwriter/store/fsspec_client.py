@@ -237,17 +237,24 @@ class HttpClient(FsspecClient):
 
 
 def forked_client(scheme: str, authority: str, prefix: str, options: Options) -> Client:
-    """A client for a process in which obstore would hang; S3 and the web without a password have one."""
+    """A client for a process in which obstore would hang; it says that it is slower."""
+    client = other_client(scheme, authority, prefix, options)
+    if client is None:
+        raise StoreError(
+            f"{scheme}:// can't be used in a process forked from one that has used object storage", hint=_ELSEWHERE
+        )
+    warnings.warn(_FORKED, ForkedStoreWarning, stacklevel=2)
+    return client
+
+
+def other_client(scheme: str, authority: str, prefix: str, options: Options) -> Client | None:
+    """A client that needs no obstore; S3, and the web without a password, have one."""
     root = f"{authority}/{prefix}" if prefix else authority
     if scheme in ("s3", "s3a"):
-        warnings.warn(_FORKED, ForkedStoreWarning, stacklevel=2)
         return s3fs_client(root, options)
     if scheme in ("http", "https") and options.key is None:
-        warnings.warn(_FORKED, ForkedStoreWarning, stacklevel=2)
         return _http_client(f"{scheme}://{root}" + (f"?{options.query}" if options.query else ""), options)
-    raise StoreError(
-        f"{scheme}:// can't be used in a process forked from one that has used object storage", hint=_ELSEWHERE
-    )
+    return None
 
 
 def _http_client(root: str, options: Options) -> Client:
@@ -256,7 +263,7 @@ def _http_client(root: str, options: Options) -> Client:
         from fsspec.implementations.http import HTTPFileSystem
     except ImportError:
         raise MissingExtra(
-            "reading from the web in a process forked from one that has used object storage needs aiohttp",
+            "reading from the web without obstore, or in a process forked from one that has used it, needs aiohttp",
             hint=f"{_ELSEWHERE}, or pip install 'shardstream[s3]'",
         ) from None
     options = options.for_reading()

@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import ObjectChanged, ObjectNotFound, StoreError
+from ..errors import MissingExtra, ObjectChanged, ObjectNotFound, StoreError
 from . import forks
 from .credentials import EXPIRED, RENEW, resolve
 from .obstore_stores import S3, WEB, login_headers, make_store, web_root
@@ -59,9 +59,14 @@ class ObstoreConnector:
     options: Options
 
     def connect(self) -> Client:
-        """An obstore client; in a forked child, where obstore would hang, one of fsspec's."""
+        """An obstore client; where there is none, or in a forked child, where it would hang, one of fsspec's."""
         from . import fsspec_client
 
+        if not forks.obstore_is_there():
+            client = fsspec_client.other_client(self.scheme, self.authority, self.prefix, self.options)
+            if client is None:
+                raise MissingExtra(f"{self.scheme}:// needs obstore", hint="pip install obstore")
+            return client
         if not forks.obstore_is_safe():
             return fsspec_client.forked_client(self.scheme, self.authority, self.prefix, self.options)
         forks.mark_used()
