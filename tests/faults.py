@@ -205,8 +205,8 @@ class Proxy:
 
     def _start(self, target: Callable[..., None], *args: object) -> None:
         thread = threading.Thread(target=target, args=args, name="fault-proxy")
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
 
     def _accept(self) -> None:
         while not self.stopping.is_set():
@@ -228,12 +228,11 @@ class _Peer:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def until(self, mark: bytes) -> bytes:
-        """Bytes up to and with `mark`; fewer where the peer closed."""
+        """Bytes up to and with `mark`; none where the peer closed before it."""
         while (end := self.ahead.find(mark)) < 0:
             more = self.sock.recv(_CHUNK)
             if not more:
-                end, mark = len(self.ahead), b""
-                break
+                return b""
             self.ahead += more
         cut = end + len(mark)
         found, self.ahead = self.ahead[:cut], self.ahead[cut:]

@@ -77,7 +77,8 @@ def connect(proxy: Proxy) -> http.client.HTTPConnection:
 
 def fetch(connection: http.client.HTTPConnection, path: str) -> bytes:
     connection.request("GET", path)
-    return connection.getresponse().read()
+    with connection.getresponse() as reply:
+        return reply.read()
 
 
 def test_what_passes_is_unchanged(upstream: str) -> None:
@@ -159,9 +160,10 @@ def test_nothing_is_left_behind(upstream: str) -> None:
         proxy.faults = [stall(1000, times=2)]
         for connection in connections:
             connection.request("GET", "/a")
-            connection.getresponse().read(1000)
-    for connection in connections:
-        connection.close()
+        replies = [connection.getresponse() for connection in connections]
+        assert [len(reply.read(1000)) for reply in replies] == [1000] * 4
+    for each in (*replies, *connections):
+        each.close()
     assert not [each for each in threading.enumerate() if each.name == "fault-proxy"]
     end = time.monotonic() + 30
     while time.monotonic() < end and (here.num_fds() > files or threading.active_count() > threads):
