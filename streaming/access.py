@@ -30,8 +30,8 @@ SPREAD: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """whole: chunks are fetched whole, where enough of them is wanted; memory: bytes of them that are held, of which
-    `keep` may stay for the next epoch; cached: local shards go through a cache too, rather than being mapped; chosen:
+    """whole: chunks are fetched whole, where enough of them is wanted; memory: bytes of them that are held, besides
+    what is fetched ahead, of which `keep` may stay for the next epoch; cached: local shards go through a cache too, rather than being mapped; chosen:
     the share of the samples that the plan reads at all; tight: there is not enough memory for chunks that the disk has
     no room for, so samples of those are asked for by ranges.
     """
@@ -69,7 +69,7 @@ def choose_access(
     return Access(
         whole=on_disk or (needed <= memory and alone),
         memory=memory,
-        keep=0 if given is None else max(0, memory - needed - AHEAD),
+        keep=0 if given is None else max(0, memory - needed),
         cached=cache is not None,
         chosen=plan.samples / max(1, samples),
         tight=needed > memory,

@@ -126,7 +126,7 @@ class Recipe:
     def memory(self, workers: int) -> Memory:
         """What holds the fetched chunks of one of `workers` readers of this rank; it may serve one after another."""
         access = self.access(workers)
-        return Memory(access.memory, access.keep)
+        return Memory(access.memory + AHEAD, access.keep)
 
     def share(self, worker: int = 0, workers: int = 1, start: int = 0, skip: int = 0) -> Share:
         """The part of one worker of this rank, in an epoch that is read from position `start` on."""
