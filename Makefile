@@ -1,7 +1,7 @@
 # Each target makes .venv and installs what it needs first; nothing else on the machine is touched.
 
 PYTHON ?= python3
-JOBS ?= auto
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 DATA ?=
 BENCH ?=
 VENV := .venv
@@ -21,14 +21,14 @@ demo: $(INSTALLED)
 	$(BIN)/python tools/demo.py $(if $(DATA),--data "$(DATA)")
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow"
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow"
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	MYPYPATH=tools $(BIN)/mypy --allow-untyped-calls --no-warn-unused-ignores tools/demo.py examples
-	$(BIN)/python -m pytest -q -n $(JOBS) --cov --cov-report=term --cov-fail-under=90
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --cov --cov-report=term --cov-fail-under=90
 
 bench: $(INSTALLED)
 	$(BIN)/python tools/bench/peers.py --setup $(BENCH)
