@@ -63,7 +63,7 @@ def choose_access(
     """
     on_disk = cache is not None and cache.disk is not None
     given = None if cache is None else cache.memory_bytes
-    memory = MEMORY if given is None else max(int(given) // local_readers, 2 * CHUNK)
+    memory = MEMORY if given is None else max(int(given) // local_readers - AHEAD, 2 * CHUNK)
     needed = working_set(plan, readers, size)
     alone = readers == 1 or (plan.mix is None and plan.apart % readers == 0)
     return Access(

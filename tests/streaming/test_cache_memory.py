@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -75,6 +76,9 @@ def test_asking_waits_for_room(nothing_left: Callable[[], None]) -> None:
     thread.join(0.3)
     assert asked == [0, 1]
     for chunk in range(6):
+        deadline = time.monotonic() + 30
+        while chunk not in asked and time.monotonic() < deadline:
+            time.sleep(0.001)
         _take(memory, source, (0, chunk), samples=1)
     thread.join(30)
     assert asked == list(range(6))

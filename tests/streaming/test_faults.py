@@ -65,6 +65,11 @@ class Epoch:
         return self.error is None and self.count == SAMPLES and self.seen == right
 
 
+def _of_shards(method: str, path: str, span: faults.Span | None) -> bool:
+    """Reading a shard, signed in the header or in the query."""
+    return method == "GET" and path.partition("?")[0].endswith(".tar")
+
+
 def _epoch(
     s3: Any,
     url: str,
@@ -75,7 +80,7 @@ def _epoch(
     **changed: Any,
 ) -> Epoch:
     """Read an epoch through a proxy that does `what`, to requests for the shards."""
-    with faults.Proxy(s3.endpoint, only=lambda method, path, span: method == "GET" and ".tar" in path[-5:]) as proxy:
+    with faults.Proxy(s3.endpoint, only=_of_shards) as proxy:
         proxy.faults = what
         options = s3.options | {"endpoint_url": proxy.url, "deadline": deadline, "read_timeout": 2.0} | changed
         train = StreamingDataset(
