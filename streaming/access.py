@@ -30,10 +30,12 @@ SPREAD: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """whole: chunks are fetched whole, where enough of them is wanted; memory: bytes of them that are held, besides
-    what is fetched ahead, of which `keep` may stay for the next epoch; cached: local shards go through a cache too, rather than being mapped; chosen:
-    the share of the samples that the plan reads at all; tight: there is not enough memory for chunks that the disk has
-    no room for, so samples of those are asked for by ranges.
+    """How one reader gets at shards.
+
+    whole: chunks are fetched whole, where enough of them is wanted; memory: bytes of them that are held, besides what
+    is fetched ahead, of which `keep` may stay for the next epoch; cached: local shards go through a cache too, rather
+    than being mapped; chosen: the share of the samples that the plan reads at all; tight: there is not enough memory
+    for chunks that the disk has no room for, so samples of those are asked for by ranges.
     """
 
     whole: bool = False
