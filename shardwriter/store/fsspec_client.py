@@ -248,11 +248,11 @@ def forked_client(scheme: str, authority: str, prefix: str, options: Options) ->
 
 
 def other_client(scheme: str, authority: str, prefix: str, options: Options) -> Client | None:
-    """A client that needs no obstore; S3, and the web without a password, have one."""
+    """A client that needs no obstore; S3, and the web without a login, have one."""
     root = f"{authority}/{prefix}" if prefix else authority
     if scheme in ("s3", "s3a"):
         return s3fs_client(root, options)
-    if scheme in ("http", "https") and options.key is None:
+    if scheme in ("http", "https") and options.key is None and options.token is None:
         return _http_client(f"{scheme}://{root}" + (f"?{options.query}" if options.query else ""), options)
     return None
 

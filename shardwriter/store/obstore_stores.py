@@ -64,7 +64,9 @@ def web_root(scheme: str, authority: str, prefix: str, options: Options) -> str:
 
 
 def login_headers(options: Options) -> dict[str, str]:
-    """What a web server wants to see of user and password."""
+    """What a web server wants to see of a token, or of user and password."""
+    if options.token is not None:
+        return {"authorization": f"Bearer {options.token}"}
     if options.key is None:
         return {}
     login = base64.b64encode(f"{options.key}:{options.secret}".encode()).decode()

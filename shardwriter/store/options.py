@@ -24,8 +24,9 @@ class Options:
 
     `key`, `secret` and `token` are the access key id, its secret and a session token for S3; account name, account key
     and shared access signature for Azure; for Google, `token` is a bearer token; for HTTP, `key` and `secret` are user
-    and password.  Times are in seconds: `timeout` for a whole request, `read_timeout` for a pause within it,
-    `deadline` for all tries of a read.  With `requester_pays`, S3 bills the reader and not the bucket's owner.
+    and password, or `token` is a bearer token.  Times are in seconds: `timeout` for a whole request, `read_timeout` for
+    a pause within it, `deadline` for all tries of a read.  With `requester_pays`, S3 bills the reader and not the
+    bucket's owner.
     """
 
     endpoint_url: str | None = None

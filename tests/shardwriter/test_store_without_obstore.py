@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from shardwriter import ShardWriter
+from shardwriter.errors import StoreError
 from shardwriter.store import open_store
 from streaming import FixedBatch, StreamingDataset
 
@@ -62,15 +63,21 @@ class Hub(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     folder: Path
+    token: str | None = None
 
     def do_GET(self) -> None:
         """A redirect, or the file."""
-        if self.path.startswith("/resolve/"):
+        if self.token is not None and self.headers.get("Authorization") != f"Bearer {self.token}":
+            self.send_error(401)
+        elif self.path.startswith("/resolve/"):
             self.send_response(302)
             self.send_header("Location", self.path.replace("/resolve/", "/files/", 1) + "?signature=abc")
             self.send_header("Content-Length", "0")
             self.end_headers()
-            return
+        else:
+            self._send()
+
+    def _send(self) -> None:
         path = self.folder / self.path.removeprefix("/files/").partition("?")[0]
         if not path.is_file():
             self.send_error(404)
@@ -96,23 +103,33 @@ class Hub(BaseHTTPRequestHandler):
         """Nothing."""
 
 
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[str]:
-    """The URL of a dataset behind redirects."""
+@pytest.fixture(params=[None, "hf_secret"], ids=["public", "private"])
+def hub(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The URL of a dataset behind redirects, and the options that it takes."""
     with ShardWriter(tmp_path / "set", max_samples=5) as writer:
         for i in range(20):
             writer.write({"__key__": f"{i:03d}", "txt": f"text {i}"})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Hub,), {"folder": tmp_path}))
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), type("Handler", (Hub,), {"folder": tmp_path, "token": request.param})
+    )
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/resolve/set"
+    options = {} if request.param is None else {"token": request.param}
+    yield f"http://127.0.0.1:{server.server_port}/resolve/set", options
     server.shutdown()
     thread.join()
     server.server_close()
 
 
-def test_redirects_are_followed(hub: str) -> None:
-    """A dataset whose files are elsewhere, behind redirects, is read as any other, with pinned versions."""
-    assert open_store(hub).info("manifest.ssx").version == '"1"'
-    batches = StreamingDataset(hub, batch=FixedBatch(4), shuffle=True, tail="uneven")
+def test_redirects_are_followed(hub: tuple[str, dict[str, Any]]) -> None:
+    """A dataset whose files are elsewhere, behind redirects, is read as any other, with pinned versions; with a token
+    where one is needed, which no message shows.
+    """
+    url, options = hub
+    if options:
+        with pytest.raises(StoreError) as caught:
+            open_store(url, {"token": "hf_wrong"}).info("manifest.ssx")
+        assert "hf_wrong" not in str(caught.value)
+    assert open_store(url, options).info("manifest.ssx").version == '"1"'
+    batches = StreamingDataset(url, batch=FixedBatch(4), shuffle=True, tail="uneven", storage_options=options)
     assert sorted(text for batch in batches for text in batch["txt"]) == sorted(f"text {i}" for i in range(20))
