@@ -21,7 +21,7 @@ from typing import Final, Self
 from shardwriter.errors import StoreError
 from shardwriter.store import Store, join_url
 
-from .readahead import OURS, may_wait
+from .readahead import OURS
 from .stats import Counters
 
 REQUESTS: Final = 16
@@ -139,13 +139,12 @@ class Transfers:
     def wait(self, part: Part) -> memoryview:
         """The bytes of a part.  Raises as read."""
         while not part.settled:
+            if self._closed:
+                raise StoreError(CLOSED)
             part.check()
-            if len(part.requests) > 1:
-                part.wait(LEAST_HEDGE)
-                continue
             left = self._patience() - part.age
-            if left > 0:
-                part.wait(left)
+            if len(part.requests) > 1 or left > 0:
+                part.wait(min(left, LEAST_HEDGE) if left > 0 else LEAST_HEDGE)
             elif not self._again(part):
                 part.wait(LEAST_HEDGE)
         return part.result()
@@ -198,12 +197,14 @@ class Transfers:
         self._closed = True
 
     def close(self) -> None:
-        """End the threads; requests that are under way are waited for, but not tried again."""
+        """End the threads.  Requests that are under way are not tried again; one that stalls is not waited for, and
+        its thread ends with its time-out.
+        """
         with self._lock:
             self._closed = True
             pools, self._pools = list(self._pools.values()), {}
         for pool in pools:
-            pool.shutdown(wait=may_wait(), cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def __enter__(self) -> Self:
         return self
