@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 import zlib
 from collections.abc import Callable
@@ -187,6 +188,25 @@ def test_objects_that_change_while_they_are_read(s3: Any, what: str) -> None:
     else:
         assert isinstance(epoch.error, ObjectNotFound if what == "gone" else ObjectChanged)
         assert epoch.error.shard == f"{url}/{SHARD}"
+
+
+def test_a_server_that_is_away_for_a_while(s3: Any, bucket: str) -> None:
+    """While the server is gone in the middle of an epoch, nothing is lost: reading goes on when it is back."""
+    with faults.Proxy(s3.endpoint, rate=2e6) as first:
+        options = s3.options | {"endpoint_url": first.url, "deadline": 60.0, "read_timeout": 2.0}
+        train = StreamingDataset(bucket, batch=FixedBatch(10), tail="uneven", decode=False, storage_options=options)
+        batches = iter(train)
+        seen = [next(batches)]
+    again = faults.Proxy(s3.endpoint, port=int(first.url.rpartition(":")[2]))
+    back = threading.Timer(1.0, again.__enter__)
+    back.start()
+    try:
+        seen += list(batches)
+    finally:
+        back.join()
+        again.__exit__(None, None, None)
+    found = {k: zlib.crc32(d) for batch in seen for k, d in zip(batch["__key__"], batch["bin"], strict=True)}
+    assert found == {f"{i:06d}": zlib.crc32(_content(i)) for i in range(SAMPLES)}
 
 
 def test_names_that_can_not_be_resolved(bucket: str, s3: Any) -> None:
