@@ -136,9 +136,8 @@ class Tiers:
             return totals
 
     def _open(self, group: str, label: str) -> tuple[DiskTier | None, SharedTier | None]:
+        self._notice_fork()
         with self._lock:
-            if self._pid != os.getpid():
-                self._start()
             cache = self.cache
             if self._disk is None and cache.disk is not None:
                 from .disk import DiskTier
@@ -161,11 +160,15 @@ class Tiers:
 
     def enter(self) -> Self:
         """One more reader uses the tiers."""
+        self._notice_fork()
         with self._lock:
-            if self._pid != os.getpid():
-                self._start()
             self._readers += 1
         return self
+
+    def _notice_fork(self) -> None:
+        """Start anew in a forked child: a thread of the parent may have held the lock."""
+        if self._pid != os.getpid():
+            self._start()
 
     def leave(self) -> None:
         """One reader less; behind the last one no thread and no connection is left."""
