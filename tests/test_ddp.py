@@ -99,7 +99,7 @@ def check(log: list[list[dict[str, Any]]], wanted: Log, ranks: int, tail: str) -
     assert again == set(range(total, steps * ranks))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 4])
 def test_ranks_and_workers_give_the_straight_sequence(ranks: int, shards: str, lone_shard: str, tmp_path: Path) -> None:
     """Any number of ranks and workers, also with fewer shards than ranks, gives the one sequence in equal steps."""
     cases = [
@@ -146,9 +146,9 @@ def test_ranks_read_from_object_storage(s3: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [3, 4])
-def test_all_layouts_give_the_straight_sequence(ranks: int, shards: str, lone_shard: str, tmp_path: Path) -> None:
+def test_all_layouts_give_the_straight_sequence(shards: str, lone_shard: str, tmp_path: Path) -> None:
     """The same over batch sizes, tails, worker counts and sources, batched and not."""
+    ranks = 3
     cases = [
         case(f"{tail}-{batch}-{workers}-{number}", source, tail=tail, batch=batch, workers=workers)
         for tail in ("drop", "pad")

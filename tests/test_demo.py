@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,13 +15,18 @@ DEMO = ROOT / "tools" / "demo.py"
 
 
 @pytest.mark.slow
-def test_the_demo_checks_what_it_read(tmp_path: Path) -> None:
+def test_the_demo_checks_what_it_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """On few images the demo goes the whole way, and a log that lacks or repeats a sample fails its checks."""
     printed = python(DEMO, "--images", 200, "--out", tmp_path / "out", timeout=240)
     assert re.search(r"^shards +200 samples in 17 shards", printed, re.MULTILINE)
     assert printed.count("  ok    ") == 3, printed
     assert printed.count("epoch 1:") == 3, printed
 
+    monkeypatch.syspath_prepend(str(DEMO.parent))
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--recheck", "--out", str(tmp_path / "out")])
+    demo = importlib.import_module("demo")
     log = tmp_path / "out" / "resumed" / "samples-0.jsonl"
     whole = log.read_text()
     lines = whole.splitlines(keepends=True)
@@ -32,9 +39,11 @@ def test_the_demo_checks_what_it_read(tmp_path: Path) -> None:
         [*lines[:2], json.dumps(swapped) + "\n", *lines[4:]],
     ):
         log.write_text("".join(damaged))
-        assert "FAIL" in python(DEMO, "--recheck", "--out", tmp_path / "out", code=1)
+        assert demo.main() == 1
+        assert "FAIL" in capsys.readouterr().out
     log.write_text(whole)
-    assert python(DEMO, "--recheck", "--out", tmp_path / "out").count("  ok    ") == 3
+    assert demo.main() == 0
+    assert capsys.readouterr().out.count("  ok    ") == 3
 
 
 def test_the_demo_names_what_it_needs(tmp_path: Path) -> None:

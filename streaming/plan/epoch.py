@@ -123,10 +123,8 @@ class EpochPlan:
             groups, numbers = np.zeros(len(positions), np.int64), np.asarray(positions)
         else:
             groups, numbers = np.array([self._number(position) for position in positions.tolist()]).T
-        # While all lanes have batches of a group, its batch n is of lane n % lanes, and readers take it in that order.
-        last = self._batches.min(axis=0)[groups]
         places, lanes = np.divmod(numbers, len(self._starts))
-        if (places >= last).any() or ((numbers - positions) % readers).any():
+        if (numbers >= self._in_turn[groups]).any() or ((numbers - positions) % readers).any():
             return False
         low = places * self.capacity[groups]
         blocks = (self._starts[lanes, :, groups] <= low[:, np.newaxis]).sum(axis=1) - 1
@@ -134,7 +132,18 @@ class EpochPlan:
 
     @cached_property
     def _owned(self) -> NDArray[np.bool_]:
-        return owned(self._starts, self._batches.min(axis=0) * self.capacity)
+        lanes = len(self._starts)
+        turns = -(-np.maximum(0, self._in_turn - np.arange(lanes)[:, np.newaxis]) // lanes)  # [lanes, groups]
+        return owned(self._starts, (turns * self.capacity)[:, np.newaxis])
+
+    @cached_property
+    def _in_turn(self) -> NDArray[np.int64]:
+        """[groups]: how many batches of a group come while all lanes have any, and in whole runs: batch n of these is
+        of lane n % lanes, and readers take them in that order.
+        """
+        full = self._starts[:, -1].sum(axis=0) // self.capacity
+        in_runs = full // self.together * self.together
+        return np.asarray(np.minimum(self._batches.min(axis=0) * len(self._starts), in_runs))
 
     def _number(self, position: int) -> tuple[int, int]:
         """(group, number among the micro-batches of the group) of a position."""

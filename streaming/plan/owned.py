@@ -23,7 +23,7 @@ def owned(starts: NDArray[Any], ends: Any) -> NDArray[np.bool_]:
     """[lanes, blocks]: whether most of a block is read by one reader alone.
 
     starts [lanes, blocks + 1] or [lanes, blocks + 1, g]: the places at which blocks begin and end, for each of g groups
-    of samples; ends [g]: the place up to which all lanes last.
+    of samples; ends, as one number or [lanes, 1, g]: the places up to which all lanes last.
     """
     if starts.ndim == 2:
         starts = starts[:, :, np.newaxis]

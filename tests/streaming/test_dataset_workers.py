@@ -33,16 +33,11 @@ def _loader(dataset: StreamingDataset, workers: int, start: str = "fork", **opti
     return DataLoader(dataset, batch_size=None, num_workers=workers, **options)
 
 
-LAYOUTS = [("fork", 0, False)] + [
-    pytest.param(
-        start,
-        workers,
-        persistent,
-        marks=pytest.mark.slow if start == "spawn" and (workers, persistent) != (2, True) else (),
-    )
-    for start in ("fork", "forkserver", "spawn")
-    for workers in (1, 2, 5)
-    for persistent in (False, True)
+LAYOUTS = [
+    ("fork", 0, False),
+    *((start, workers, kept) for start in ("fork", "forkserver") for workers in (1, 2, 5) for kept in (False, True)),
+    ("spawn", 2, True),
+    pytest.param("spawn", 3, False, marks=pytest.mark.slow),
 ]
 
 

@@ -254,7 +254,7 @@ def test_many_more_plans(check: Any, mode: str) -> None:
     """All of this holds for many more plans of each kind."""
 
     @given(st.data())
-    @settings(max_examples=50)
+    @settings(max_examples=35)
     def many(data: st.DataObject) -> None:
         check.hypothesis.inner_test(mode, data)
 

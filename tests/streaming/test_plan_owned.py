@@ -40,7 +40,7 @@ def _blocks(plan: Plan, made: Any) -> dict[int, tuple[int, int]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(st.data())
-@settings(max_examples=40)
+@settings(max_examples=30)
 def test_alone_means_that_others_read_little_of_the_block(kind: str, data: st.DataObject) -> None:
     """Where a position is said to be a reader's own, most samples of its first sample's block are that reader's, of
     all that the whole epoch has of the block; one reader has everything for itself.
