@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from threading import RLock
 from typing import Any, Final, NamedTuple
@@ -21,7 +21,7 @@ from shardwriter.errors import ShardError, StoreError
 from shardwriter.table import ShardTable
 
 from .access import Access
-from .cache.memory import CLOSED, Memory
+from .cache.memory import CLOSED, Memory, settle
 from .cache.tiers import Loaded, Tiers
 from .catalog import Catalog
 from .chunks import Chunks
@@ -79,6 +79,7 @@ class Fetcher:
         self._transfers = Transfers(self._counters)
         self._shards: OrderedDict[int, OpenShard] = OrderedDict()
         self._opening: dict[int, Future[OpenShard]] = {}
+        self._resting = False
         self._lock = RLock()  # an iterator that is collected closes this, in whatever thread and at whatever moment
         self._pool: ThreadPoolExecutor | None = None
 
@@ -109,11 +110,8 @@ class Fetcher:
         """Begin to open the shards of samples that will be wanted."""
         for shard in np.unique(refs.shards).tolist():
             with self._lock:
-                if shard in self._shards or shard in self._opening:
-                    continue
-                if self._pool is None:
-                    self._pool = ThreadPoolExecutor(OPENINGS, thread_name_prefix=f"{OURS}open")
-                self._opening[shard] = self._pool.submit(self._opened, shard)
+                if shard not in self._shards and shard not in self._opening and not self._resting:
+                    self._begin_to_open(shard)
 
     def ask(self, refs: SampleRefs) -> None:
         """Begin to load what samples need, as soon as there is room; `cut` takes it.
@@ -270,19 +268,9 @@ class Fetcher:
             if found is not None:
                 self._shards.move_to_end(shard)
                 return found
-            pending = self._opening.get(shard)
-            mine = pending is None
-            if pending is None:
-                pending = self._opening[shard] = Future()
-        if mine:
-            try:
-                pending.set_result(self._opened(shard))
-            except BaseException as error:  # noqa: BLE001  (raised to whoever waits for it, here too)
-                pending.set_exception(error)
+            pending = None if self.local else self._opening.get(shard) or self._begin_to_open(shard)
         try:
-            opened = pending.result()
-        except CancelledError:
-            raise StoreError(CLOSED) from None
+            opened = self._opened(shard) if pending is None else pending.result()
         finally:
             with self._lock:
                 self._opening.pop(shard, None)
@@ -292,6 +280,25 @@ class Fetcher:
             while len(self._shards) > OPEN_SHARDS:
                 self._shards.popitem(last=False)
         return kept
+
+    def _begin_to_open(self, shard: int) -> Future[OpenShard]:
+        """Open a shard in another thread, so that who waits for it can be told to wait no longer; locked."""
+        if self._resting:
+            raise StoreError(CLOSED)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(OPENINGS, thread_name_prefix=f"{OURS}open")
+        future: Future[OpenShard] = Future()
+        self._opening[shard] = future
+        self._pool.submit(self._settle, shard, future)
+        return future
+
+    def _settle(self, shard: int, future: Future[OpenShard]) -> None:
+        try:
+            opened = self._opened(shard)
+        except BaseException as error:  # noqa: BLE001  (raised to whoever waits for it)
+            settle(future, error)
+        else:
+            settle(future, opened)
 
     def _opened(self, shard: int) -> OpenShard:
         def read(opened: OpenShard, low: int, high: int) -> memoryview:
@@ -305,13 +312,17 @@ class Fetcher:
         """Read again, behind rest."""
         with self._lock:
             self._transfers = Transfers(self._counters)
+            self._resting = False
         self._memory.begin()
 
     def rest(self) -> None:
         """Between passes: stop what is under way; whoever waits for it gets a StoreError, until `begin`."""
         with self._lock:
             pool, self._pool = self._pool, None
-            self._opening = {}
+            opening, self._opening = self._opening, {}
+            self._resting = True
+        for future in opening.values():
+            settle(future, StoreError(CLOSED))
         self._transfers.stop()
         self._memory.rest()
         self._transfers.close()

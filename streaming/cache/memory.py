@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from threading import Condition, RLock
-from typing import Final
+from typing import Final, TypeVar
 
 from shardwriter.errors import StoreError
 
@@ -28,6 +28,7 @@ LOADS: Final = 16
 MAPS: Final = 256
 """Chunk files that are mapped at a time: each takes a descriptor, of which a process often has 1,024."""
 
+T = TypeVar("T")
 CLOSED: Final = "the reader was closed"
 
 Key = tuple[int, int]
@@ -132,10 +133,10 @@ class Memory:
             loaded = load()
         except BaseException as error:  # noqa: BLE001  (raised where the chunk is taken)
             with self._changed:
-                _settle(entry.future, error)
+                settle(entry.future, error)
             return
         with self._changed:
-            _settle(entry.future, loaded)
+            settle(entry.future, loaded)
             if loaded.mapped and self._entries.get(key) is entry:
                 self._held -= entry.size
                 self._maps += 1
@@ -191,7 +192,7 @@ class Memory:
             pool, self._pool = self._pool, None
             for key, entry in list(self._entries.items()):
                 entry.asked = 0
-                if _settle(entry.future, StoreError(CLOSED)):
+                if settle(entry.future, StoreError(CLOSED)):
                     self._drop(key)
                 elif not entry.kept:  # samples that are dropped at the end of an epoch are never taken
                     self._finish(key, entry)
@@ -200,7 +201,7 @@ class Memory:
             pool.shutdown(wait=may_wait(), cancel_futures=True)
 
 
-def _settle(future: Future[Loaded], outcome: Loaded | BaseException) -> bool:
+def settle(future: Future[T], outcome: T | BaseException) -> bool:
     """Set the outcome, unless there is one; whether this did."""
     if future.done():
         return False

@@ -16,6 +16,7 @@ import pytest
 
 from shardwriter import ShardWriter
 from shardwriter.errors import ObjectChanged, ObjectNotFound, StoreError
+from shardwriter.format import INDEX_SUFFIX
 from shardwriter.store import open_store
 from streaming import FixedBatch, Shuffle, StreamingDataset, StreamingLoader, transfers
 
@@ -207,6 +208,28 @@ def test_a_server_that_is_away_for_a_while(s3: Any, bucket: str) -> None:
         again.__exit__(None, None, None)
     found = {k: zlib.crc32(d) for batch in seen for k, d in zip(batch["__key__"], batch["bin"], strict=True)}
     assert found == {f"{i:06d}": zlib.crc32(_content(i)) for i in range(SAMPLES)}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("what", [INDEX_SUFFIX, ""], ids=["sidecar", "shard"])
+def test_leaving_does_not_wait_for_what_stalls(s3: Any, bucket: str, what: str) -> None:
+    """A trainer that leaves its loop is not held up by sidecars or shards that do not come, however patient."""
+
+    def second(method: str, path: str, span: faults.Span | None) -> bool:
+        return method == "GET" and path.partition("?")[0].endswith(SHARD + what)
+
+    with faults.Proxy(s3.endpoint, [faults.stall(100, times=faults.ALWAYS)], only=second) as proxy:
+        options = s3.options | {"endpoint_url": proxy.url, "deadline": 600.0, "read_timeout": 600.0}
+        train = StreamingDataset(bucket, batch=FixedBatch(10), decode=False, storage_options=options)
+        with StreamingLoader(train, workers=0) as loader:
+            for batch in loader:
+                assert batch["__key__"][0] == "000000"
+                deadline = time.monotonic() + 30
+                while (
+                    not any(second(r.method, r.path, r.range) for r in proxy.requests) and time.monotonic() < deadline
+                ):
+                    time.sleep(0.01)
+                break
 
 
 def test_names_that_can_not_be_resolved(bucket: str, s3: Any) -> None:
