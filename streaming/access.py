@@ -45,6 +45,11 @@ class Access:
     chosen: float = 1.0
     tight: bool = False
 
+    @property
+    def bound(self) -> int:
+        """Bytes of chunks that there may be in memory, with what is fetched ahead."""
+        return self.memory + AHEAD
+
 
 def working_set(plan: Plan, readers: int, size: int) -> int:
     """Bytes of chunks that one of `readers` readers holds at a time, about, of `size` bytes of shards."""
@@ -67,9 +72,8 @@ def choose_access(
     given = None if cache is None else cache.memory_bytes
     memory = MEMORY if given is None else max(int(given) // local_readers - AHEAD, 2 * CHUNK)
     needed = working_set(plan, readers, size)
-    alone = readers == 1 or (plan.mix is None and plan.apart % readers == 0)
     return Access(
-        whole=on_disk or (needed <= memory and alone),
+        whole=on_disk or (needed <= memory and plan.own_lanes(readers)),
         memory=memory,
         keep=0 if given is None else max(0, memory - needed),
         cached=cache is not None,

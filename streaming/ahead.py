@@ -17,8 +17,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Final, Protocol, TypeVar
 
+from .own_threads import OURS, may_wait
 from .plan import SampleRefs
-from .readahead import OURS, may_wait
 
 T = TypeVar("T")
 MORE: Final = 4

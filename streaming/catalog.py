@@ -185,11 +185,10 @@ class Catalog:
 
         def read(index: Store, sidecar: str) -> Buffer:
             with tiers:
-                entry = f"{name.group}/{name.index}"
-                found = tiers.find(entry, store.url)
+                found = tiers.find(name.index, store.url)
                 if found is not None:
                     return found
-                return tiers.keep(entry, memoryview(index.read(sidecar)), store.url)
+                return tiers.keep(name.index, memoryview(index.read(sidecar)), store.url)
 
         return read
 

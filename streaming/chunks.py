@@ -54,13 +54,6 @@ class Chunks:
         np.maximum.at(highs, numbers, ends)
         return cls(lows, highs, numbers.astype(np.int32), samples)
 
-    @classmethod
-    def cut(cls, length: int, size: int = CHUNK) -> Self:
-        """A file in equal pieces, for what can only be read whole, such as gzip."""
-        lows = np.arange(0, length, size, dtype=np.int64)
-        none = np.zeros(0, np.int32)
-        return cls(lows, np.minimum(lows + size, length), none, np.zeros(len(lows), np.int64))
-
     def span(self, chunk: int) -> tuple[int, int]:
         """[low, high) of a chunk in the shard."""
         return int(self.lows[chunk]), int(self.highs[chunk])
@@ -99,5 +92,5 @@ class ShardName:
 
     @property
     def index(self) -> str:
-        """The name, within the group, of the sidecar."""
-        return f"{self.shard}-index"
+        """The name, in the whole cache, of the sidecar."""
+        return f"{self.group}/{self.shard}-index"

@@ -28,8 +28,8 @@ from .chunks import Chunks
 from .cut import Cut, Ints, RawSample, Rows, sliceable
 from .keeping import Keeping
 from .opening import OpenShard, open_shard, spot_check
+from .own_threads import OURS
 from .plan import SampleRefs
-from .readahead import OURS
 from .stats import Counters
 from .transfers import PART, Transfers
 
@@ -73,7 +73,7 @@ class Fetcher:
         self._viewed = viewed or _none
         self._access = access or Access()
         self._tiers = tiers.enter() if tiers is not None else None
-        self._memory = memory or Memory(self._access.memory, self._access.keep)
+        self._memory = memory or Memory(self._access.bound, self._access.keep)
         self._keeping = keeping
         self._counters = counters or Counters()
         self._transfers = Transfers(self._counters)
@@ -239,9 +239,8 @@ class Fetcher:
         try:
             if self._tiers is None:
                 return Loaded(fetch(), "origin")
-            name = f"{opened.name.group}/{opened.name.entry(low, high)}"
             spare = None if self._keeping is None else self._keeping.spare(shard)
-            return self._tiers.load(name, high - low, fetch, label=origin.store.url, spare=spare)
+            return self._tiers.load(opened.name.path(low, high), high - low, fetch, label=origin.store.url, spare=spare)
         except ShardError as error:
             raise error.at(shard=opened.url, offset=low) from error.__cause__
 

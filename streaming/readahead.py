@@ -25,13 +25,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from threading import Condition, Lock, Thread, current_thread
-from typing import Any, Final, Protocol
+from threading import Condition, Lock, Thread
+from typing import Any, Protocol
 
 from .batch import size_of
-
-OURS: Final = "shardstream-"
-"""What the names of this package's threads begin with."""
+from .own_threads import OURS, may_wait
 
 
 class Job(Protocol):
@@ -253,12 +251,3 @@ def _join(tasks: _Tasks, threads: list[Thread]) -> None:
     for thread in threads:
         if may_wait() and thread.ident is not None:
             thread.join()
-
-
-def may_wait() -> bool:
-    """Whether this thread may wait for those that work ahead.
-
-    An iterator that nobody closes is closed where it is collected, which can be in one of these threads, in the middle
-    of what others wait for.
-    """
-    return not current_thread().name.startswith(OURS)

@@ -110,7 +110,7 @@ class Recipe:
         if access.whole or self.place.rank or (self.catalog.local and not access.cached):
             return
         readers = self.place.world_size * workers
-        if readers > 1 and (self.plan.mix is not None or self.plan.apart % readers):
+        if not self.plan.own_lanes(readers):
             log.warning(
                 "%d readers share %d lanes, so samples are asked for one by one: choose workers so that readers have "
                 "lanes of their own (print(dataset.plan)), or give cache=Cache(disk=...)", readers, self.plan.lanes
@@ -126,7 +126,7 @@ class Recipe:
     def memory(self, workers: int) -> Memory:
         """What holds the fetched chunks of one of `workers` readers of this rank; it may serve one after another."""
         access = self.access(workers)
-        return Memory(access.memory + AHEAD, access.keep)
+        return Memory(access.bound, access.keep)
 
     def share(self, worker: int = 0, workers: int = 1, start: int = 0, skip: int = 0) -> Share:
         """The part of one worker of this rank, in an epoch that is read from position `start` on."""
@@ -212,7 +212,7 @@ class Reader:
             self._viewed,
             access=recipe.access(workers),
             tiers=recipe.tiers,
-            memory=memory or recipe.memory(workers),
+            memory=memory,
             keeping=self._keeping,
             counters=self.counters,
         )
@@ -254,7 +254,7 @@ class Reader:
             assembler = self._assembler(epoch)
             self._keeping.begin(epoch, share)
             turns = share.turns(plan.steps(start=share.start, rank=share.rank))
-            for unit in units(plan, epoch, share, turns, most):
+            for unit in units(plan, epoch, share, turns, most, mapped=self._fetcher.local):
                 yield assembler, unit
             yield Over(epoch)
 

@@ -21,7 +21,8 @@ from typing import Final, Self
 from shardwriter.errors import StoreError
 from shardwriter.store import Store, join_url
 
-from .readahead import OURS
+from .cache.memory import CLOSED
+from .own_threads import OURS
 from .stats import Counters
 
 REQUESTS: Final = 16
@@ -46,7 +47,6 @@ HEDGE_SHARE: Final = 20
 KNOWN: Final = 8
 GRACE: Final = 5.0
 """Seconds behind the deadline in which the store may still say what was wrong."""
-CLOSED: Final = "the reader was closed"
 
 
 class Part:

@@ -40,11 +40,13 @@ class Unit(NamedTuple):
     """Whether the pass gives anything again."""
 
 
-def units(plan: Plan, epoch: int, share: Share, turns: int, most: int) -> Iterator[Unit]:
-    """The work of one reader, in order; a unit of single samples has `most` of them."""
+def units(plan: Plan, epoch: int, share: Share, turns: int, most: int, *, mapped: bool = False) -> Iterator[Unit]:
+    """The work of one reader, in order; a unit of single samples has `most` of them.  Of shards that are all `mapped`
+    it makes no difference who else reads them.
+    """
     made, readers = plan.epoch(epoch), share.world_size * share.workers
     cursor = made.cursor(capacity=plan.lanes + 1)
-    shared = readers > 1 and (plan.mix is not None or plan.apart % readers != 0)
+    shared = not plan.own_lanes(readers)
     end = share.start + plan.steps(start=share.start) * share.world_size
     again = plan.tail == "pad" and end > plan.total
     most = 1 if plan.batch else most
@@ -54,7 +56,7 @@ def units(plan: Plan, epoch: int, share: Share, turns: int, most: int) -> Iterat
         positions = share.positions(these)
         sources = positions % plan.total  # a padded epoch starts over, as Plan.source says
         refs = samples_at(plan, cursor, sources)
-        if shared or (readers > 1 and not made.alone(sources, readers)):  # type: ignore[union-attr]
+        if not mapped and (shared or (readers > 1 and not made.alone(sources, readers))):  # type: ignore[union-attr]
             refs = replace(refs, scattered=True)
         group = cursor.bucket(int(sources[0])) if plan.batch else 0
         first = int(sources[0])

@@ -11,6 +11,8 @@ from typing import Final, Protocol
 
 from ..errors import StoreError
 
+PART: Final = 8 << 20
+"""Bytes of one request where a whole object is read."""
 _TEMPORARY: Final = re.compile(r"\.shardstream-[0-9a-f]{16}\.tmp")
 
 

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import StoreError
-from .base import Store, check_name
+from .base import PART, Store, check_name
 
 Read = Callable[[int, int], memoryview]
-PART: Final = 8 << 20
-"""Bytes of one request."""
 IN_FLIGHT: Final = 4
 """Requests at a time; with parts of 8 MiB one shard comes at full speed at the least CPU a byte."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from ..errors import ObjectChanged, StoreError
-from .base import ObjectInfo, always, check_name, check_range, folder_of, is_temporary
+from .base import PART, ObjectInfo, always, check_name, check_range, folder_of, is_temporary
 from .options import DEADLINE
 from .ranges import Range
 from .retrying import FEW, Again, Failure, Pauses, Tries
@@ -23,8 +23,6 @@ from .urls import join_url, redact
 
 T = TypeVar("T")
 
-PART: Final = 8 << 20
-"""Bytes of one request of a whole object."""
 CUT: Final = "it was cut short or replaced; upload it again, or make its index again"
 """Hint for an object that is shorter than its index says."""
 REPLACED: Final = "make its index again"

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from threading import RLock, Thread, current_thread
+from threading import RLock, Thread
 from typing import Final
+
+from ..own_threads import OURS, may_wait
 
 Job = Callable[[], None]
 LONGEST: Final = 15.0
 """Seconds that closing waits for jobs, and then for the one in hand."""
-_OURS: Final = "shardstream-"
-"""What the names of this package's threads begin with."""
 
 
 class Background:
@@ -48,7 +48,7 @@ class Background:
             if not self.has_room(size) and (size or self._closed):
                 return False
             if not self._working:
-                thread = Thread(target=self._work, name=f"{_OURS}put", daemon=True)
+                thread = Thread(target=self._work, name=f"{OURS}put", daemon=True)
                 try:
                     thread.start()
                 except RuntimeError:  # the interpreter ends, or there are too many threads
@@ -66,16 +66,15 @@ class Background:
         with self._lock:
             self._closed = True
             thread = self._thread
-        # One of our own threads may be here because it collected something, in the middle of what the other waits for.
-        may_wait = thread is not None and not current_thread().name.startswith(_OURS)
-        if thread is not None and may_wait and wait:
-            thread.join(LONGEST)
+        awaited = thread if may_wait() else None
+        if awaited is not None and wait:
+            awaited.join(LONGEST)
         with self._lock:
             left = sum(size > 0 for _, size in self._jobs)
             self._held -= sum(size for _, size in self._jobs)
             self._jobs.clear()
-        if thread is not None and may_wait:
-            thread.join(LONGEST)
+        if awaited is not None:
+            awaited.join(LONGEST)
         return left
 
     def _work(self) -> None:

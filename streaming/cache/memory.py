@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 
 from shardwriter.errors import StoreError
 
-from ..readahead import OURS, may_wait
+from ..own_threads import OURS, may_wait
 from .tiers import Loaded
 
 LOADS: Final = 16

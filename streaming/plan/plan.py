@@ -260,7 +260,11 @@ class Plan:
     @property
     def keeps_lanes(self) -> bool:
         """Whether each rank has lanes of its own, the same in every epoch: then `sticky` keeps its cache warm."""
-        return self.mix is None and self.apart % self.world_size == 0
+        return self.mix is None and self.own_lanes(self.world_size)
+
+    def own_lanes(self, readers: int) -> bool:
+        """Whether each of so many readers has lanes of its own; in a mix passes begin anywhere, so only one has."""
+        return readers == 1 or (self.mix is None and self.apart % readers == 0)
 
     @property
     def apart(self) -> int:

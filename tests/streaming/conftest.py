@@ -99,8 +99,20 @@ def _lasting(process: psutil.Process) -> bool:
 @pytest.fixture
 def few_bins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small units and blocks, so that the few samples here are packed in several; in this process only."""
-    monkeypatch.setattr("streaming.plan.packing.UNIT_BINS", 3)
-    monkeypatch.setattr("streaming.plan.making.BLOCK_BINS", 5)
+    _set_few_bins(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def few_bins_throughout() -> Iterator[None]:
+    """The same for all tests of a module, as those need that draw their own plans."""
+    with pytest.MonkeyPatch.context() as patch:
+        _set_few_bins(patch)
+        yield
+
+
+def _set_few_bins(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("streaming.plan.packing.UNIT_BINS", 3)
+    patch.setattr("streaming.plan.making.BLOCK_BINS", 5)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -38,13 +37,7 @@ MODES = ["bucket", "pad", "pack", "padded", "packed"]
 FEW = st.lists(st.integers(0, 6), max_size=5)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _few_bins() -> Iterator[None]:
-    """Small units and blocks, so that the few samples of a test are packed in several."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streaming.plan.packing.UNIT_BINS", 3)
-        patch.setattr("streaming.plan.making.BLOCK_BINS", 5)
-        yield
+pytestmark = pytest.mark.usefixtures("few_bins_throughout")
 
 
 def sides(plan: Plan, samples: list[Sample]) -> tuple[Any, Any]:

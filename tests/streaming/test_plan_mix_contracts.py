@@ -6,7 +6,6 @@ import json
 import math
 import pickle
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -42,13 +41,7 @@ KINDS = [("sample", kind) for kind in BY_SAMPLE] + [("batch", kind) for kind in 
 each_kind = pytest.mark.parametrize(("by", "kind"), KINDS)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _few_bins() -> Iterator[None]:
-    """Small units and blocks, so that the few samples of a test are packed in several."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streaming.plan.packing.UNIT_BINS", 3)
-        patch.setattr("streaming.plan.making.BLOCK_BINS", 5)
-        yield
+pytestmark = pytest.mark.usefixtures("few_bins_throughout")
 
 
 @each_kind

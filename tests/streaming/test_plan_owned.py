@@ -20,13 +20,7 @@ KINDS: dict[str, st.SearchStrategy[Plan]] = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _few_bins() -> Any:
-    """Small units and blocks, so that the few samples of a test are packed in several."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streaming.plan.packing.UNIT_BINS", 3)
-        patch.setattr("streaming.plan.making.BLOCK_BINS", 5)
-        yield
+pytestmark = pytest.mark.usefixtures("few_bins_throughout")
 
 
 def _blocks(plan: Plan, made: Any) -> dict[int, tuple[int, int]]:

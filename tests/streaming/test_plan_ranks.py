@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,16 +13,7 @@ from streaming import FixedBatch, Mix, Plan, PlanError, Shuffle
 from streaming.plan import ColumnStatistics, CostBudget, Share
 from streaming.plan.taken import Taken
 
-pytestmark = pytest.mark.usefixtures("_few_bins")
-
-
-@pytest.fixture(scope="module")
-def _few_bins() -> Any:
-    """Small units and blocks, so that the few samples of a test are packed in several."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streaming.plan.packing.UNIT_BINS", 3)
-        patch.setattr("streaming.plan.making.BLOCK_BINS", 5)
-        yield
+pytestmark = pytest.mark.usefixtures("few_bins_throughout")
 
 
 KINDS: dict[str, st.SearchStrategy[Plan]] = {

@@ -6,7 +6,6 @@ All contracts of plans are tested with sticky lanes too: half of the plans that 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -24,13 +23,7 @@ from streaming.plan.mixed import SampleMixture
 EVERY = plans() | st.one_of([budget_plans(kind) for kind in ("bucket", "pad", "pack", "padded", "packed")])
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _few_bins() -> Iterator[None]:
-    """Small units and blocks, so that the few samples of a test are packed in several."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streaming.plan.packing.UNIT_BINS", 3)
-        patch.setattr("streaming.plan.making.BLOCK_BINS", 5)
-        yield
+pytestmark = pytest.mark.usefixtures("few_bins_throughout")
 
 
 def lanes_of(epoch: Any) -> list[set[int]]:
