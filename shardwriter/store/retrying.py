@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -121,13 +122,14 @@ class Tries:
         """The result of `attempt`.  Raises the StoreError of the last failure, which says how often it was tried."""
         import tenacity
 
-        back_off = tenacity.wait_random_exponential(multiplier=_FIRST, max=_LONGEST)
+        # Not tenacity's own jitter: it draws from Python's global generator, which the user may have seeded.
+        jitter, longest = random.Random(), tenacity.wait_exponential(multiplier=_FIRST, max=_LONGEST)  # noqa: S311
 
         def wait(state: RetryCallState) -> float:
             self._in_a_row += 1
             state = copy.copy(state)
             state.attempt_number = self._in_a_row
-            return min(back_off(state) + self.pauses.left(), max(0.0, self._ends - time.monotonic()))
+            return min(jitter.random() * longest(state) + self.pauses.left(), max(0.0, self._ends - time.monotonic()))
 
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(Again), stop=self._stops, wait=wait, sleep=self._sleep, reraise=True

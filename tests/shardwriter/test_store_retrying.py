@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -206,3 +207,18 @@ def test_errors_of_other_clients() -> None:
     assert isinstance(client.explain(web(404)).error, ObjectNotFound)
     assert isinstance(client.explain(web(412)).error, ObjectChanged)
     assert client.explain(OSError("who knows")).doubtful
+
+
+def test_the_users_random_numbers_are_left_alone() -> None:
+    """Pauses are random, but take nothing from Python's global generator, which a trainer may have seeded."""
+    random.seed(5)
+    before = random.getstate()
+    failures = iter([True, True, False])
+
+    def attempt() -> str:
+        if next(failures):
+            raise Again(Failure(StoreError("not now"), again=True))
+        return "done"
+
+    assert Tries(Pauses(), deadline=30.0).until_done(attempt) == "done"
+    assert random.getstate() == before
